@@ -1,0 +1,138 @@
+"""What every backend offers: a runner that takes a batch of one array and returns a batch of arrays.
+
+Owns the interface and the batch buckets. Knows tensors only, no faces. A runner may be called from many threads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facefleet.errors import BadOutputError, ClosedError, InternalError
+from facefleet.types import F32Array, U8Array
+
+
+@dataclass(frozen=True, slots=True)
+class InputContract:
+    """How the uint8 RGB pictures that a runner is given become the network's input.
+
+    Attributes:
+        color: Channel order the network wants.
+        mean: Subtracted per channel, in the network's order, from values 0..255.
+        std: Divisor per channel after that.
+    """
+
+    color: Literal["rgb", "bgr"]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """How to run.
+
+    Attributes:
+        device: ``cpu``.
+        precision: ``fp32`` or ``bf16``: what is really run in, never a wish.
+        instances: Runs that may be in progress at a time, each on its own share of the threads.
+        threads: Processor threads for all instances together.
+    """
+
+    device: str = "cpu"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    instances: int = 1
+    threads: int = 1
+
+
+class Runner(ABC):
+    """One network on one device. The device is untouched until it is opened: ``with runner: ...``.
+
+    Args:
+        model: An ONNX file with a free batch dimension and one float32 NCHW input.
+        contract: How pictures become its input.
+        options: How to run it.
+    """
+
+    def __init__(self, model: Path, contract: InputContract, options: RunnerOptions) -> None:
+        self.model = model
+        self.contract = contract
+        self.options = options
+        self._opened = False
+
+    @property
+    @abstractmethod
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, in the order of the model."""
+
+    def open(self) -> None:
+        """Load the network onto the device; opening twice is a bug.
+
+        Raises:
+            BackendError: The runtime or the device is missing, or refuses the network.
+        """
+        if self._opened:
+            raise InternalError(f"{type(self).__name__} opened twice")
+        self._open_impl()
+        self._opened = True
+
+    def close(self) -> None:
+        """Give the device back; closing twice is harmless."""
+        if self._opened:
+            self._opened = False
+            self._close_impl()
+
+    def __enter__(self) -> Runner:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def run(self, pictures: U8Array) -> tuple[F32Array, ...]:
+        """Run a batch.
+
+        Args:
+            pictures: (n, h, w, 3) uint8 RGB, n >= 1, C-contiguous; read only during the call.
+
+        Returns:
+            One float32 array an output, first dimension n, owned by the caller.
+
+        Raises:
+            ClosedError: The runner is not open.
+            InferenceError: The runtime failed.
+            OutOfMemoryError: The batch did not fit.
+            BadOutputError: An output has the wrong number of rows or is not finite.
+        """
+        if not self._opened:
+            raise ClosedError("the runner is not open", hint="use it inside `with runner:`")
+        if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or not len(pictures):
+            raise InternalError(f"a runner takes (n, h, w, 3) uint8, got {pictures.dtype} {pictures.shape}")
+        outputs = self._run_impl(np.ascontiguousarray(pictures))
+        for name, output in zip(self.output_names, outputs, strict=True):
+            _check(name, output, len(pictures))
+        return outputs
+
+    @abstractmethod
+    def _open_impl(self) -> None: ...
+
+    @abstractmethod
+    def _close_impl(self) -> None: ...
+
+    @abstractmethod
+    def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]: ...
+
+
+def _check(name: str, output: NDArray[Any], rows: int) -> None:
+    if output.ndim < 1 or len(output) != rows:
+        raise BadOutputError(
+            f"output {name!r} has shape {output.shape} for a batch of {rows}",
+            hint="the graph has a fixed batch: convert it first",
+        )
+    if not np.isfinite(output).all():
+        raise BadOutputError(f"output {name!r} is not finite", hint="run in fp32, or report the input")

@@ -1,0 +1,133 @@
+"""Every setting of facefleet: composed frozen dataclasses with their defaults, limits and meaning.
+
+Owns names, types, defaults and ranges; `facefleet.config.load` fills them from the command line, the environment
+and a TOML file. Refuses I/O. Safe in any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+DetSize: TypeAlias = Annotated[int, Field(ge=32, le=8192)] | Literal["native"]
+"""Longer side the detector sees, in pixels, or ``native``: the picture's own size, padded to the stride."""
+
+Backend: TypeAlias = Literal["auto", "openvino", "onnxruntime"]
+Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
+Order: TypeAlias = Literal["area", "score", "center"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeSettings:
+    """How bytes become pictures.
+
+    Attributes:
+        max_pixels: Pictures with more pixels (width x height, from the header) are refused before decoding.
+        truncated: ``refuse`` files that end early, or ``read`` what is there.
+        scaled: ``auto`` decodes big JPEGs at a reduced scale where the detector needs no more, and again in full
+            where a face is smaller than its chip; ``off`` always decodes in full.
+    """
+
+    max_pixels: Annotated[int, Field(ge=1, le=2**31)] = 100_000_000
+    truncated: Literal["refuse", "read"] = "refuse"
+    scaled: Literal["auto", "off"] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectSettings:
+    """Which faces are found and kept.
+
+    Attributes:
+        sizes: Detector input sizes, all run in one pass with one suppression; rounded up to the stride.
+        score: Least score kept; unset: the pack's.
+        nms: Overlap (IoU) above which the weaker of two boxes is dropped; unset: the pack's.
+        max_faces: Most faces kept a picture, 0 for all.
+        order: Order of faces and what `max_faces` keeps first: ``area``, ``score`` or ``center`` (nearest).
+        min_face_px: Faces whose shorter box side is below this, in pixels of the original, are dropped.
+    """
+
+    sizes: Annotated[tuple[DetSize, ...], Field(min_length=1, max_length=8)] = (640,)
+    score: Annotated[float, Field(gt=0, lt=1)] | None = None
+    nms: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_faces: Annotated[int, Field(ge=0)] = 0
+    order: Order = "score"
+    min_face_px: Annotated[float, Field(ge=0)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedSettings:
+    """How faces become vectors.
+
+    Attributes:
+        flip: Add the embedding of the mirrored face before normalising; twice the work, slightly better.
+    """
+
+    flip: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """What the networks run on.
+
+    Attributes:
+        backend: ``auto`` takes openvino where it is installed, else onnxruntime.
+        device: ``auto`` or ``cpu``.
+        precision: ``auto`` takes bf16 where the CPU has it and the accuracy guard holds, else fp32.
+        threads: Processor threads to use, 0 for min(affinity, cgroup quota).
+    """
+
+    backend: Backend = "auto"
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+(,\d+)*)?)$")] = "auto"
+    precision: Precision = "auto"
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """How work is grouped.
+
+    Attributes:
+        detect: Most pictures a detector batch.
+        embed: Most faces an embedder batch; faces of many pictures share one.
+        max_images: Most pictures inside the pipeline at a time.
+        max_bytes: Most bytes of encoded and decoded pictures inside it at a time; one picture always fits.
+    """
+
+    detect: Annotated[int, Field(ge=1, le=256)] = 4
+    embed: Annotated[int, Field(ge=1, le=256)] = 16
+    max_images: Annotated[int, Field(ge=1, le=65536)] = 64
+    max_bytes: Annotated[int, Field(ge=1)] = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """How folder jobs run.
+
+    Attributes:
+        commit_images: Results are made durable after this many pictures.
+        retries: Times a retryable failure is tried again within a run.
+    """
+
+    commit_images: Annotated[int, Field(ge=1)] = 512
+    retries: Annotated[int, Field(ge=0, le=100)] = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings.
+
+    Attributes:
+        pack: Name of the model pack, or the path of a manifest.
+        home: Folder for downloaded and converted models; empty: the user's cache folder.
+    """
+
+    pack: str = "opencv"
+    home: str = ""
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
+    detect: DetectSettings = field(default_factory=DetectSettings)
+    embed: EmbedSettings = field(default_factory=EmbedSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    job: JobSettings = field(default_factory=JobSettings)

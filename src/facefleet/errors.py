@@ -1,0 +1,267 @@
+"""The error tree of facefleet: what went wrong, what to do about it, whether trying again can help.
+
+FacefleetError
+├── ConfigError                 unknown key, malformed value, options that contradict each other
+├── InputError                  this one input is at fault; its neighbours are not
+│   ├── SourceError             the bytes could not be read (missing, no permission, a folder, bad archive member)
+│   ├── EmptyInputError         zero bytes
+│   ├── UnsupportedFormatError  no decoder in this install reads it
+│   ├── CorruptImageError       the bytes are not what their magic says
+│   ├── TruncatedImageError     the bytes end too early
+│   ├── ImageTooLargeError      more pixels than `decode.max_pixels`
+│   ├── InvalidArrayError       an array that is not a picture (shape, dtype, non-finite)
+│   └── AlignmentError          landmarks of one face from which no transform can be made
+├── PackError                   something is wrong with a model pack
+│   ├── PackNotFoundError       no pack of that name
+│   ├── ManifestError           a manifest that cannot be used
+│   ├── LicenseRequiredError    a licence has to be accepted first
+│   ├── DownloadError           a file could not be fetched (retryable)
+│   ├── DigestError             a file is not the one that was promised
+│   └── GraphError              an ONNX graph that is not understood or was rewritten wrongly
+├── BackendError                the runtime
+│   ├── BackendUnavailableError not installed, or the device is not there
+│   ├── InferenceError          a run failed (retryable)
+│   ├── BadOutputError          a run returned NaN, the wrong shape or constant rows (retryable)
+│   ├── OutOfMemoryError        a run did not fit (retryable)
+│   └── SelfTestError           the engine gives wrong answers; it never becomes ready
+├── OverloadError               accepted nothing; try later (retryable)
+│   ├── QueueFullError
+│   └── DeadlineError
+├── CancelledError              the caller took the item back
+├── ClosedError                 the engine was closed
+└── JobError                    a job as a whole
+    ├── OutputExistsError       the output belongs to another job or other settings
+    └── OutputError             the output cannot be written
+
+InternalError stands outside the tree: it is a bug of facefleet's and should be reported.
+
+Owns the taxonomy only; every library's exceptions are mapped where that library is used.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class FacefleetError(Exception):
+    """Base of every error a caller can act on.
+
+    Attributes:
+        message: What happened, with the value at fault.
+        hint: What to do about it; may be empty where the message says it.
+        code: A stable identifier for programs, e.g. ``image_too_large``.
+        retryable: Whether the same call may succeed later without a change.
+    """
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.hint))
+
+
+def _rebuild(cls: type[FacefleetError], message: str, hint: str) -> FacefleetError:
+    return cls(message, hint=hint)
+
+
+class ConfigError(FacefleetError):
+    """An unknown key, a malformed value, or options that contradict each other."""
+
+    code = "config"
+
+
+class InputError(FacefleetError):
+    """One input is at fault."""
+
+    code = "input"
+
+
+class SourceError(InputError):
+    """The bytes of an input could not be read."""
+
+    code = "source_unreadable"
+
+
+class EmptyInputError(InputError):
+    """An input of zero bytes."""
+
+    code = "empty_input"
+
+
+class UnsupportedFormatError(InputError):
+    """No decoder in this install reads the format."""
+
+    code = "unsupported_format"
+
+
+class CorruptImageError(InputError):
+    """The bytes are damaged."""
+
+    code = "corrupt_image"
+
+
+class TruncatedImageError(InputError):
+    """The bytes end before the picture does."""
+
+    code = "truncated_image"
+
+
+class ImageTooLargeError(InputError):
+    """The picture has more pixels than allowed."""
+
+    code = "image_too_large"
+
+
+class InvalidArrayError(InputError):
+    """An array that cannot be read as a picture."""
+
+    code = "invalid_array"
+
+
+class AlignmentError(InputError):
+    """Landmarks from which no similarity transform can be made."""
+
+    code = "alignment_failed"
+
+
+class PackError(FacefleetError):
+    """Something is wrong with a model pack."""
+
+    code = "pack"
+
+
+class PackNotFoundError(PackError):
+    """There is no pack of that name."""
+
+    code = "pack_not_found"
+
+
+class ManifestError(PackError):
+    """A manifest that cannot be used."""
+
+    code = "manifest"
+
+
+class LicenseRequiredError(PackError):
+    """The licence of a pack has not been accepted yet."""
+
+    code = "license_required"
+
+
+class DownloadError(PackError):
+    """A file could not be fetched."""
+
+    code = "download"
+    retryable = True
+
+
+class DigestError(PackError):
+    """A file is not the one its manifest promises."""
+
+    code = "digest_mismatch"
+
+
+class GraphError(PackError):
+    """An ONNX graph that is not understood, or that was rewritten wrongly."""
+
+    code = "graph"
+
+
+class BackendError(FacefleetError):
+    """The runtime failed."""
+
+    code = "backend"
+
+
+class BackendUnavailableError(BackendError):
+    """The backend is not installed or the device is not there."""
+
+    code = "backend_unavailable"
+
+
+class InferenceError(BackendError):
+    """A run failed."""
+
+    code = "inference"
+    retryable = True
+
+
+class BadOutputError(BackendError):
+    """A run returned something that cannot be an answer."""
+
+    code = "bad_output"
+    retryable = True
+
+
+class OutOfMemoryError(BackendError):
+    """A run did not fit in memory."""
+
+    code = "out_of_memory"
+    retryable = True
+
+
+class SelfTestError(BackendError):
+    """The engine gives wrong answers."""
+
+    code = "self_test"
+
+
+class OverloadError(FacefleetError):
+    """Nothing was accepted; try later."""
+
+    code = "overload"
+    retryable = True
+
+
+class QueueFullError(OverloadError):
+    """A bounded queue is full."""
+
+    code = "queue_full"
+
+
+class DeadlineError(OverloadError):
+    """The deadline passed before the item ran."""
+
+    code = "deadline"
+
+
+class CancelledError(FacefleetError):
+    """The caller took the item back."""
+
+    code = "cancelled"
+
+
+class ClosedError(FacefleetError):
+    """The engine was closed."""
+
+    code = "closed"
+
+
+class JobError(FacefleetError):
+    """A job as a whole cannot go on."""
+
+    code = "job"
+
+
+class OutputExistsError(JobError):
+    """The output belongs to another job or to other settings."""
+
+    code = "output_exists"
+
+
+class OutputError(JobError):
+    """The output cannot be written."""
+
+    code = "output"
+
+
+class InternalError(Exception):
+    """A bug in facefleet: please report it with its traceback."""
