@@ -264,4 +264,17 @@ class OutputError(JobError):
 
 
 class InternalError(Exception):
-    """A bug in facefleet: please report it with its traceback."""
+    """A bug in facefleet: please report it with its traceback.
+
+    It answers to the attributes of `FacefleetError`, so that one item that runs into a bug is reported like any
+    other failure and its neighbors go on.
+    """
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+    hint: ClassVar[str] = "this is a bug in facefleet: please report it"
+
+    @property
+    def message(self) -> str:
+        """What happened."""
+        return str(self)

@@ -1,6 +1,7 @@
-"""What every backend offers: a runner that takes a batch of one array and returns a batch of arrays.
+"""What every backend offers: a runner that takes a batch of pictures and returns a batch of arrays.
 
-Owns the interface and the batch buckets. Knows tensors only, no faces. A runner may be called from many threads.
+Owns the interface and the checks on what comes back. Knows tensors only, no faces. A runner may be called from many
+threads at a time.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from facefleet.errors import BadOutputError, ClosedError, InternalError
 from facefleet.types import F32Array, U8Array
@@ -39,15 +39,18 @@ class RunnerOptions:
 
     Attributes:
         device: ``cpu``.
-        precision: ``fp32`` or ``bf16``: what is really run in, never a wish.
+        precision: What is really run in, never a wish.
         instances: Runs that may be in progress at a time, each on its own share of the threads.
         threads: Processor threads for all instances together.
+        warm: Input sizes (height, width) in pixels that get a plan of their own when the runner is opened; other
+            sizes run through a plan for any size, a few per cent slower.
     """
 
     device: str = "cpu"
     precision: Literal["fp32", "bf16"] = "fp32"
     instances: int = 1
     threads: int = 1
+    warm: tuple[tuple[int, int], ...] = ()
 
 
 class Runner(ABC):
@@ -68,7 +71,7 @@ class Runner(ABC):
     @property
     @abstractmethod
     def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs, in the order of the model."""
+        """Names of the outputs in the order of the model; known once opened."""
 
     def open(self) -> None:
         """Load the network onto the device; opening twice is a bug.
@@ -82,23 +85,25 @@ class Runner(ABC):
         self._opened = True
 
     def close(self) -> None:
-        """Give the device back; closing twice is harmless."""
+        """Give the device back; closing twice is harmless. No run may be in progress."""
         if self._opened:
             self._opened = False
             self._close_impl()
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Self:
         self.open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def run(self, pictures: U8Array) -> tuple[F32Array, ...]:
         """Run a batch.
 
         Args:
-            pictures: (n, h, w, 3) uint8 RGB, n >= 1, C-contiguous; read only during the call.
+            pictures: (n, h, w, 3) uint8 RGB, n >= 1; read only during the call.
 
         Returns:
             One float32 array an output, first dimension n, owned by the caller.
@@ -128,11 +133,12 @@ class Runner(ABC):
     def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]: ...
 
 
-def _check(name: str, output: NDArray[Any], rows: int) -> None:
+def _check(name: str, output: F32Array, rows: int) -> None:
     if output.ndim < 1 or len(output) != rows:
         raise BadOutputError(
             f"output {name!r} has shape {output.shape} for a batch of {rows}",
-            hint="the graph has a fixed batch: convert it first",
+            hint="the graph has a fixed batch and has to be converted first",
         )
-    if not np.isfinite(output).all():
-        raise BadOutputError(f"output {name!r} is not finite", hint="run in fp32, or report the input")
+    # A sum is finite unless an element is not (or it overflows, which float32 outputs of a network never should).
+    if not np.isfinite(output.sum(dtype=np.float32)):
+        raise BadOutputError(f"output {name!r} is not finite", hint="run with precision=fp32")

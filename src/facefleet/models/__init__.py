@@ -1,1 +1,1 @@
-""""""
+"""Networks as faces: detectors, embedders, and the preparation of their files."""

@@ -54,6 +54,11 @@ class Image:
     def __post_init__(self) -> None:
         expect("Image.pixels", self.pixels, (None, None, 3), np.uint8)
 
+    @property
+    def reduced(self) -> bool:
+        """Whether `pixels` is smaller than the original."""
+        return self.scale < 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class DeferredImage:

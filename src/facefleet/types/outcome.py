@@ -14,7 +14,7 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """Exactly one of a value and a `FacefleetError`.
+    """Exactly one of a value and an error.
 
     Attributes:
         value: The result, or None when the item failed.
@@ -22,7 +22,7 @@ class Outcome(Generic[T]):
     """
 
     value: T | None = None
-    error: FacefleetError | None = None
+    error: FacefleetError | InternalError | None = None
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.error is None):

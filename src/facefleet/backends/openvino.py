@@ -1,0 +1,130 @@
+"""OpenVINO on the CPU: one single-threaded stream an instance, so that instances never wait for each other.
+
+Owns compiled models and infer requests. Refuses devices other than the CPU. Normalization, channel order and layout
+are compiled into the network, which therefore reads uint8 pictures directly. The CPU gains nothing from a batch once
+every thread has work of its own, so a batch is run picture by picture on plans of batch one; results therefore do
+not depend on the batch, not even in the last bit.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from facefleet.backends.base import Runner
+from facefleet.errors import BackendError, BackendUnavailableError, InferenceError, OutOfMemoryError
+from facefleet.types import F32Array, U8Array
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_ANY = (-1, -1)
+
+
+def capabilities() -> frozenset[str]:
+    """What the CPU plugin can do here, e.g. ``BF16``.
+
+    Raises:
+        BackendUnavailableError: OpenVINO is not installed or has no CPU plugin here.
+    """
+    core = _core()
+    try:
+        return frozenset(str(name) for name in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    except RuntimeError as error:
+        raise BackendUnavailableError(f"openvino has no CPU plugin here: {error}") from error
+
+
+def _core() -> ov.Core:
+    try:
+        import openvino as ov
+    except ImportError as error:
+        raise BackendUnavailableError("openvino is not installed", hint="pip install openvino") from error
+    return ov.Core()
+
+
+class OpenVinoRunner(Runner):
+    """A network on the CPU through OpenVINO; see `Runner`."""
+
+    _names: tuple[str, ...] = ()
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs in the order of the model."""
+        return self._names
+
+    def _open_impl(self) -> None:
+        if self.options.device != "cpu":
+            raise BackendUnavailableError(
+                f"backend openvino runs on the CPU here, not on {self.options.device!r}", hint="use device=cpu"
+            )
+        self._core = _core()
+        self._compiling = threading.Lock()
+        self._plans: dict[tuple[int, int], queue.SimpleQueue[Any]] = {}
+        for size in (*self.options.warm, *(() if self.options.warm else (_ANY,))):
+            self._plans[size] = self._compile(size)
+
+    def _close_impl(self) -> None:
+        self._plans.clear()
+        del self._core
+
+    def _compile(self, size: tuple[int, int]) -> queue.SimpleQueue[Any]:
+        import openvino as ov
+        from openvino.preprocess import ColorFormat, PrePostProcessor
+
+        try:
+            model = self._core.read_model(self.model)
+            model.reshape([1, 3, *size])
+            process = PrePostProcessor(model)
+            tensor = process.input().tensor()
+            tensor.set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.RGB)
+            steps = process.input().preprocess()
+            if self.contract.color == "bgr":
+                steps.convert_color(ColorFormat.BGR)
+            steps.convert_element_type(ov.Type.f32).mean(list(self.contract.mean)).scale(list(self.contract.std))
+            process.input().model().set_layout(ov.Layout("NCHW"))
+            compiled = self._core.compile_model(
+                process.build(),
+                "CPU",
+                {
+                    "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[self.options.precision],
+                    "INFERENCE_NUM_THREADS": self.options.threads,
+                    "NUM_STREAMS": self.options.instances,
+                    "ENABLE_CPU_PINNING": False,
+                },
+            )
+        except RuntimeError as error:
+            raise BackendError(f"openvino refuses {self.model.name}: {error}") from error
+        self._names = tuple(output.get_any_name() for output in compiled.outputs)
+        requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(self.options.instances):
+            requests.put(compiled.create_infer_request())
+        return requests
+
+    def _any_size(self) -> queue.SimpleQueue[Any]:
+        with self._compiling:
+            if _ANY not in self._plans:
+                self._plans[_ANY] = self._compile(_ANY)
+            return self._plans[_ANY]
+
+    def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
+        import openvino as ov
+
+        size = (pictures.shape[1], pictures.shape[2])
+        requests = self._plans.get(size) or self._any_size()
+        request = requests.get()
+        rows: list[list[F32Array]] = []
+        try:
+            for i in range(len(pictures)):
+                request.infer({0: ov.Tensor(pictures[i : i + 1], shared_memory=True)})
+                rows.append([np.array(output.data, np.float32) for output in request.output_tensors])
+        except RuntimeError as error:
+            kind = OutOfMemoryError if "alloc" in str(error).lower() else InferenceError
+            raise kind(f"openvino failed on {self.model.name}: {error}") from error
+        finally:
+            requests.put(request)
+        if len(rows) == 1:
+            return tuple(rows[0])
+        return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))

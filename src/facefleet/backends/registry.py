@@ -1,0 +1,114 @@
+"""Which backend and precision to run on, and how to make a runner of it.
+
+Owns the choice and says why. Heavy libraries are imported by the creators only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from facefleet.backends.base import InputContract, Runner, RunnerOptions
+from facefleet.config.settings import RuntimeSettings
+from facefleet.errors import BackendUnavailableError, ConfigError
+
+
+def _openvino(model: Path, contract: InputContract, options: RunnerOptions) -> Runner:
+    from facefleet.backends.openvino import OpenVinoRunner
+
+    return OpenVinoRunner(model, contract, options)
+
+
+def _onnxruntime(model: Path, contract: InputContract, options: RunnerOptions) -> Runner:
+    from facefleet.backends.onnxruntime import OnnxRuntimeRunner
+
+    return OnnxRuntimeRunner(model, contract, options)
+
+
+BACKENDS: dict[str, Callable[[Path, InputContract, RunnerOptions], Runner]] = {
+    "openvino": _openvino,
+    "onnxruntime": _onnxruntime,
+}
+"""Creators by name, the preferred one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to run on.
+
+    Attributes:
+        backend: Key of `BACKENDS`.
+        device: ``cpu``.
+        precision: The fastest precision allowed; ``bf16`` is still subject to the accuracy guard where `guarded`.
+        guarded: Whether the precision was left to facefleet, so that a failed guard falls back to fp32.
+        reason: Why, for the log.
+    """
+
+    backend: str
+    device: str
+    precision: Literal["fp32", "bf16"]
+    guarded: bool
+    reason: str
+
+
+def choose(settings: RuntimeSettings) -> Choice:
+    """Settle backend, device and precision.
+
+    Raises:
+        BackendUnavailableError: What is asked for by name is not here; the message names what to install.
+        ConfigError: Backend and precision contradict each other.
+    """
+    device = "cpu" if settings.device == "auto" else settings.device
+    if device != "cpu":
+        raise BackendUnavailableError(
+            f"device {settings.device!r} is not available in this version", hint="use device=cpu or device=auto"
+        )
+    backend, reason = _backend(settings.backend)
+    if settings.precision == "fp32":
+        return Choice(backend, device, "fp32", False, f"{reason}; fp32 as asked for")
+    bf16 = backend == "openvino" and _cpu_has_bf16()
+    if settings.precision == "bf16":
+        if backend != "openvino":
+            raise ConfigError(
+                f"runtime.precision=bf16 with runtime.backend={backend}", hint="only openvino runs bf16; or use fp32"
+            )
+        if not bf16:
+            raise BackendUnavailableError("this CPU has no bf16 instructions", hint="use precision=fp32 or auto")
+        return Choice(backend, device, "bf16", False, f"{reason}; bf16 as asked for")
+    if bf16:
+        return Choice(backend, device, "bf16", True, f"{reason}; the CPU has bf16, subject to the accuracy guard")
+    return Choice(backend, device, "fp32", False, f"{reason}; fp32, no bf16 here")
+
+
+def _backend(wanted: str) -> tuple[str, str]:
+    installed = [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
+    if wanted == "auto":
+        if not installed:
+            raise BackendUnavailableError("no backend is installed", hint='pip install "facefleet" again')
+        return installed[0], f"{installed[0]} is the fastest backend installed"
+    if wanted not in BACKENDS:
+        raise ConfigError(f"runtime.backend={wanted!r}", hint=f"choose one of auto, {', '.join(BACKENDS)}")
+    if wanted not in installed:
+        raise BackendUnavailableError(f"backend {wanted} is not installed", hint=f"pip install {wanted}")
+    return wanted, f"{wanted} as asked for"
+
+
+def _cpu_has_bf16() -> bool:
+    from facefleet.backends.openvino import capabilities
+
+    return "BF16" in capabilities()
+
+
+def create_runner(backend: str, model: Path, contract: InputContract, options: RunnerOptions) -> Runner:
+    """A runner that is not open yet.
+
+    Args:
+        backend: Key of `BACKENDS`.
+        model: Prepared ONNX file.
+        contract: Its input.
+        options: How to run.
+    """
+    return BACKENDS[backend](model, contract, options)

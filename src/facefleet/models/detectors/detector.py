@@ -1,0 +1,143 @@
+"""A detector: prepared pictures in, faces in the frame of the original out.
+
+Owns one open runner and the head that reads its outputs. Stateless between calls; safe in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facefleet.backends import Runner
+from facefleet.models.detectors.base import Candidates, DetectorHead, merge
+from facefleet.models.detectors.registry import create_head
+from facefleet.ops import Letterbox, nms, plan_letterbox
+from facefleet.types import Detections, F32Array, U8Array
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the detected faces are kept, and in what order.
+
+    Attributes:
+        score: Faces with scores above this are kept.
+        nms: IoU above which the weaker of two faces is dropped.
+        max_faces: Most faces kept, 0 for all.
+        order: What comes first: the largest, the surest, or the nearest to the middle.
+        min_face_px: Least shorter side in pixels of the original.
+    """
+
+    score: float
+    nms: float
+    max_faces: int = 0
+    order: Literal["area", "score", "center"] = "score"
+    min_face_px: float = 0.0
+
+
+class Detector:
+    """Finds faces.
+
+    Args:
+        runner: A prepared network: free batch, height and width; every output (n, cells, c).
+        family: Key of the head that reads it.
+        stride: Input sides are multiples of this.
+    """
+
+    def __init__(self, runner: Runner, family: str, stride: int) -> None:
+        self._runner = runner
+        self._family = family
+        self._stride = stride
+        self._head: DetectorHead | None = None
+
+    def __enter__(self) -> Self:
+        self._runner.open()
+        for height, width in (self.warm_size, *self._runner.options.warm[1:]):
+            outputs = self._runner.run(np.zeros((1, height, width, 3), np.uint8))
+        names = self._runner.output_names
+        widths = [output.shape[-1] for output in outputs]
+        self._head = create_head(self._family, list(zip(names, widths, strict=True)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.close()
+
+    @property
+    def warm_size(self) -> tuple[int, int]:
+        """Height and width of an input that is ready to run, in pixels."""
+        return next(iter(self._runner.options.warm), (self._stride * 8, self._stride * 8))
+
+    def plan(self, width: int, height: int, sizes: Sequence[int | str]) -> tuple[Letterbox, ...]:
+        """How a picture of `width` x `height` pixels is fitted into each of `sizes`; equal inputs only once."""
+        plans = [plan_letterbox(width, height, size, self._stride) for size in sizes]
+        return tuple(dict.fromkeys(plans))
+
+    def infer(self, inputs: U8Array, threshold: float) -> list[Candidates]:
+        """Run a batch.
+
+        Args:
+            inputs: (n, h, w, 3) uint8 RGB, letterboxed.
+            threshold: Least score.
+
+        Returns:
+            For each input its candidates, in pixels of that input.
+
+        Raises:
+            BackendError: The run failed or returned something that cannot be an answer.
+        """
+        assert self._head is not None, "used outside `with detector:`"
+        outputs = self._runner.run(inputs)
+        height, width = inputs.shape[1:3]
+        return [self._head.candidates(outputs, row, width, height, threshold) for row in range(len(inputs))]
+
+
+def settle(parts: Sequence[tuple[Letterbox, Candidates]], width: int, height: int, select: Selection) -> Detections:
+    """Turn the candidates of one picture, from all its inputs, into its faces.
+
+    Args:
+        parts: Candidates with the letterbox they were found in.
+        width: Width of the original in pixels.
+        height: Height of the original.
+        select: What to keep.
+
+    Returns:
+        Faces in pixels of the original. Boxes that are not finite, have no area or lie outside the frame are gone.
+    """
+    found = merge([_in_original(candidates, plan) for plan, candidates in parts])
+    x1, y1, x2, y2 = found.boxes.T
+    with np.errstate(invalid="ignore"):
+        sound = (x2 > x1) & (y2 > y1) & (x2 > 0) & (y2 > 0) & (x1 < width) & (y1 < height)
+        sound &= np.isfinite(found.boxes).all(axis=1)
+        sound &= np.minimum(x2 - x1, y2 - y1) >= select.min_face_px
+    index = np.flatnonzero(sound)
+    index = index[nms(found.boxes[index], found.scores[index], select.nms)]
+    detections = Detections(
+        found.boxes, found.landmarks, np.clip(found.scores, 0, 1), width, height, found.best_rejected
+    ).take(index)
+    order = _order(detections, select.order)
+    return detections.take(order[: select.max_faces] if select.max_faces else order)
+
+
+def _in_original(candidates: Candidates, plan: Letterbox) -> Candidates:
+    boxes = plan.to_original(candidates.boxes.reshape(-1, 2, 2)).reshape(-1, 4)
+    landmarks = None if candidates.landmarks is None else plan.to_original(candidates.landmarks)
+    return Candidates(boxes, landmarks, candidates.scores, candidates.best_rejected)
+
+
+def _order(detections: Detections, order: str) -> NDArray[np.intp]:
+    """Stable order of faces; suppression left them by falling score."""
+    boxes = detections.boxes
+    if order == "area":
+        key: F32Array = -(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    elif order == "center":
+        middle = np.array([detections.width, detections.height], np.float32) / 2
+        key = np.hypot(*((boxes[:, :2] + boxes[:, 2:]) / 2 - middle).T)
+    else:
+        key = -detections.scores
+    return np.argsort(key, kind="stable")

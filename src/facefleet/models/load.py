@@ -1,0 +1,158 @@
+"""From settings to open models: pack, backend, precision, guard, self-test.
+
+Owns the order in which the parts are made and the log of what was chosen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from facefleet.backends import Choice, InputContract, RunnerOptions, choose, create_runner
+from facefleet.config import Settings, available_threads
+from facefleet.decode import Decoder
+from facefleet.models.detectors import Detector, Selection
+from facefleet.models.embedders import Embedder
+from facefleet.models.guard import holds, self_test
+from facefleet.models.prepare import PreparedModel, prepare_detector, prepare_embedder
+from facefleet.ops.letterbox import round_up
+from facefleet.packs import DetectorSpec, EmbedderSpec, Manifest, Store
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Everything a pipeline runs on, open.
+
+    Attributes:
+        manifest: The pack.
+        decoder: Bytes to pictures.
+        detector: Open.
+        embedder: Open.
+        sizes: Detector sizes.
+        select: Which faces are kept, the pack's defaults filled in.
+        workers: Threads to run them from.
+        detector_sha256: Digest of the detector's published file.
+        embedder_sha256: Digest of the embedder's.
+        description: What was chosen, for people.
+    """
+
+    manifest: Manifest
+    decoder: Decoder
+    detector: Detector
+    embedder: Embedder
+    sizes: tuple[int | str, ...]
+    select: Selection
+    workers: int
+    detector_sha256: str
+    embedder_sha256: str
+    description: dict[str, str]
+
+
+def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> Loaded:
+    """Open the models of a pack.
+
+    Args:
+        pack: Name or path of a manifest.
+        settings: All options.
+        stack: Closes what is opened here.
+
+    Raises:
+        PackError: The pack is not there, not verified, or not understood.
+        BackendUnavailableError: What is asked for is not here.
+        SelfTestError: The models answer wrongly.
+    """
+    import cv2
+
+    store = Store(Path(settings.home) if settings.home else None)
+    located = store.manifest(pack)
+    manifest = located.manifest
+    choice = choose(settings.runtime)
+    threads = settings.runtime.threads or available_threads()
+    cv2.setNumThreads(1)  # pictures run side by side; threads inside one would fight over the same processors
+    detector_file = prepare_detector(store, located, backend=choice.backend)
+    embedder_file = prepare_embedder(store, located, backend=choice.backend)
+    sizes = settings.detect.sizes
+    options = RunnerOptions(device=choice.device, instances=threads, threads=threads)
+    detector_options = replace(options, warm=_squares(sizes, manifest.detector.stride))
+    embedder_options = replace(options, warm=((manifest.embedder.height, manifest.embedder.width),))
+    detect = _precise(store, choice, detector_file, manifest.detector, detector_options)
+    embed = _precise(store, choice, embedder_file, manifest.embedder, embedder_options)
+    detector = stack.enter_context(
+        Detector(
+            create_runner(choice.backend, detector_file.path, _contract(manifest.detector), detect),
+            manifest.detector.family,
+            manifest.detector.stride,
+        )
+    )
+    embedder = stack.enter_context(
+        Embedder(
+            create_runner(choice.backend, embedder_file.path, _contract(manifest.embedder), embed),
+            manifest.embedder,
+            flip=settings.embed.flip,
+        )
+    )
+    select = Selection(
+        score=settings.detect.score or manifest.detector.score,
+        nms=settings.detect.nms or manifest.detector.nms,
+        max_faces=settings.detect.max_faces,
+        order=settings.detect.order,
+        min_face_px=settings.detect.min_face_px,
+    )
+    self_test(detector, embedder, select.score)
+    description = {
+        "pack": manifest.name,
+        "license": manifest.license,
+        "backend": choice.backend,
+        "device": choice.device,
+        "precision": detect.precision if detect.precision == embed.precision else "detector "
+        f"{detect.precision}, embedder {embed.precision}",
+        "threads": str(threads),
+        "detector": f"{manifest.detector.family} at {', '.join(_shown(size, manifest) for size in sizes)}",
+        "embedder": f"{manifest.embedder.family}, {manifest.embedder.dimension} dimensions",
+        "chosen": choice.reason,
+    }
+    return Loaded(
+        manifest=manifest,
+        decoder=Decoder(settings.decode),
+        detector=detector,
+        embedder=embedder,
+        sizes=sizes,
+        select=select,
+        workers=threads,
+        detector_sha256=detector_file.sha256,
+        embedder_sha256=embedder_file.sha256,
+        description=description,
+    )
+
+
+def _precise(
+    store: Store, choice: Choice, file: PreparedModel, spec: DetectorSpec | EmbedderSpec, options: RunnerOptions
+) -> RunnerOptions:
+    """The options with the precision the model really runs in."""
+    if choice.precision == "fp32":
+        return options
+    if choice.guarded and not holds(store.home, choice.backend, file, _contract(spec), options, choice.precision):
+        _log.warning("%s loses too much accuracy in %s and runs in fp32", file.path.name, choice.precision)
+        return options
+    return replace(options, precision=choice.precision)
+
+
+def _contract(spec: DetectorSpec | EmbedderSpec) -> InputContract:
+    return InputContract(spec.color, spec.mean, spec.std)
+
+
+def _squares(sizes: tuple[int | str, ...], stride: int) -> tuple[tuple[int, int], ...]:
+    sides = [round_up(size, stride) for size in sizes if isinstance(size, int)]
+    return tuple((side, side) for side in dict.fromkeys(sides))
+
+
+def _shown(size: int | str, manifest: Manifest) -> str:
+    """A detector size with what it is rounded up to."""
+    if isinstance(size, str):
+        return size
+    side = round_up(size, manifest.detector.stride)
+    return str(size) if side == size else f"{size} (rounded up to {side})"

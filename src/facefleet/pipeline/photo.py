@@ -1,0 +1,66 @@
+"""One photo on its way through the pipeline.
+
+Fields are grouped by who writes them. A photo is worked on by one thread at a time, except `vectors`, whose rows are
+written by whichever threads embed its faces, each its own rows; the fan-in counts `awaiting` are changed under the
+pipeline's lock only.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from facefleet.models.detectors import Candidates
+from facefleet.ops import Letterbox
+from facefleet.types import Detections, EncodedImage, F32Array, FaceChips, Faces, Image, ImageSource, Outcome, RGBArray
+
+
+@dataclass(slots=True, eq=False)
+class Photo:
+    """A photo, its place in every stage, and where its answer goes."""
+
+    # the caller
+    source: ImageSource
+    keep_chips: bool
+    future: Future[Outcome[Faces]] = field(default_factory=Future)
+    # decode
+    name: str = ""
+    loaded: EncodedImage | Image | None = None
+    held_bytes: int = 0
+    image: Image | None = None
+    awaiting_inputs: int = 0
+    # detect
+    parts: list[tuple[Letterbox, Candidates]] = field(default_factory=list)
+    # align
+    detections: Detections | None = None
+    chips: FaceChips | None = None
+    blur: F32Array | None = None
+    # embed
+    awaiting_faces: int = 0
+    vectors: F32Array | None = None
+    norms: F32Array | None = None
+
+
+@dataclass(slots=True, eq=False)
+class DetectorInput:
+    """One letterboxed input of a photo; a photo has one for each detector size."""
+
+    photo: Photo
+    plan: Letterbox
+    pixels: RGBArray
+
+
+@dataclass(slots=True, eq=False)
+class FaceInput:
+    """One aligned face of a photo."""
+
+    photo: Photo
+    row: int
+
+    @property
+    def pixels(self) -> RGBArray:
+        """(112, 112, 3) uint8 RGB."""
+        assert self.photo.chips is not None
+        return np.asarray(self.photo.chips.pixels[self.row])

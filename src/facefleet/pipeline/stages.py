@@ -1,0 +1,152 @@
+"""What is done to a photo at each stage. Stateless: everything it needs is in the photo or in the parts it is given.
+
+Runs in the pipeline's worker threads. Owns the order of the work inside a stage; `scheduler` owns who does it when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from facefleet.decode import Decoder, probe
+from facefleet.models.detectors import Detector, Selection, settle
+from facefleet.models.embedders import Embedder
+from facefleet.ops import alignment_matrices, blur_scores, box_matrices, letterbox, pose_degrees, warp_chips
+from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
+from facefleet.types import Detections, F32Array, FaceChips, Faces, FaceStatus, Image, Quality
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The parts of a pipeline, opened.
+
+    Attributes:
+        decoder: Bytes to pictures.
+        detector: Pictures to candidates.
+        embedder: Chips to vectors.
+        sizes: Detector sizes, all run on every photo.
+        select: Which faces are kept.
+    """
+
+    decoder: Decoder
+    detector: Detector
+    embedder: Embedder
+    sizes: tuple[int | str, ...]
+    select: Selection
+
+    def load(self, photo: Photo) -> int:
+        """Read the bytes of a photo and its header.
+
+        Returns:
+            How many bytes it will take once decoded.
+
+        Raises:
+            InputError: It cannot be read or is no picture that may be decoded.
+        """
+        photo.loaded = self.decoder.read(photo.source)
+        photo.name = photo.loaded.name
+        if isinstance(photo.loaded, Image):
+            return photo.loaded.pixels.nbytes
+        header = probe(photo.loaded.data, name=photo.loaded.name)
+        return len(photo.loaded.data) + header.width * header.height * 3
+
+    def decode(self, photo: Photo) -> list[DetectorInput]:
+        """Decode a loaded photo and fit it into every detector size.
+
+        Raises:
+            InputError: It cannot be decoded.
+        """
+        assert photo.loaded is not None
+        fixed = [size for size in self.sizes if isinstance(size, int)]
+        need = max(fixed) if len(fixed) == len(self.sizes) else None
+        photo.image = self.decoder.decode(photo.loaded, need_px=need)
+        plans = self.detector.plan(photo.image.width, photo.image.height, self.sizes)
+        return [DetectorInput(photo, plan, letterbox(photo.image.pixels, plan)) for plan in plans]
+
+    def detect(self, batch: Sequence[DetectorInput]) -> None:
+        """Run the detector on inputs of one shape and give each photo its candidates.
+
+        Raises:
+            BackendError: The run failed; no photo was given anything.
+        """
+        pixels = batch[0].pixels[None] if len(batch) == 1 else np.stack([item.pixels for item in batch])
+        found = self.detector.infer(pixels, self.select.score)
+        for item, candidates in zip(batch, found, strict=True):
+            item.photo.parts.append((item.plan, candidates))
+
+    def align(self, photo: Photo) -> list[FaceInput]:
+        """Settle which faces a photo has and cut out their chips; the picture is let go.
+
+        Returns:
+            The faces to embed.
+
+        Raises:
+            InputError: The full picture was needed and could not be decoded.
+        """
+        assert photo.image is not None
+        # The order in which several sizes finished must not matter.
+        photo.parts.sort(key=lambda part: (part[0].width, part[0].height))
+        found = settle(photo.parts, photo.image.width, photo.image.height, self.select)
+        matrices, usable = box_matrices(found.boxes) if found.landmarks is None else alignment_matrices(found.landmarks)
+        image = photo.image
+        if image.reduced and _needs_full(matrices[usable], image.scale):
+            assert photo.loaded is not None
+            image = self.decoder.decode(photo.loaded)
+        pixels = warp_chips(image.pixels, matrices, usable, image.scale)
+        photo.detections = found
+        photo.chips = FaceChips(pixels, matrices, usable)
+        photo.blur = blur_scores(pixels, usable)
+        photo.vectors = np.full((len(found), self.embedder.dimension), np.nan, np.float32)
+        photo.norms = np.full(len(found), np.nan, np.float32)
+        photo.image = photo.loaded = None
+        photo.parts.clear()
+        return [FaceInput(photo, int(row)) for row in np.flatnonzero(usable)]
+
+    def embed(self, batch: Sequence[FaceInput]) -> None:
+        """Embed faces of any photos.
+
+        Raises:
+            BackendError: The run failed; no photo was given anything.
+        """
+        result = self.embedder.embed(np.stack([item.pixels for item in batch]))
+        for item, vector, norm in zip(batch, result.vectors, result.norms, strict=True):
+            assert item.photo.vectors is not None and item.photo.norms is not None
+            item.photo.vectors[item.row] = vector
+            item.photo.norms[item.row] = norm
+
+
+def assemble(photo: Photo) -> Faces:
+    """The answer of a photo that has been through every stage."""
+    found, chips = photo.detections, photo.chips
+    assert found is not None and chips is not None and photo.blur is not None
+    assert photo.vectors is not None and photo.norms is not None
+    landmarks = found.landmarks
+    if landmarks is None:
+        landmarks = np.full((len(found), 5, 2), np.nan, np.float32)
+    status = np.where(chips.aligned, FaceStatus.OK, FaceStatus.ALIGNMENT_FAILED).astype(np.uint8)
+    return Faces(
+        name=photo.name,
+        width=found.width,
+        height=found.height,
+        boxes=found.boxes,
+        landmarks=landmarks,
+        scores=found.scores,
+        embeddings=photo.vectors,
+        norms=photo.norms,
+        status=status,
+        quality=_quality(found, landmarks, photo.blur),
+        best_rejected=found.best_rejected,
+        chips=chips.pixels if photo.keep_chips else None,
+    )
+
+
+def _quality(found: Detections, landmarks: F32Array, blur: F32Array) -> Quality:
+    size = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
+    return Quality(size, blur, *pose_degrees(landmarks))
+
+
+def _needs_full(matrices: F32Array, scale: float) -> bool:
+    """Whether a chip would enlarge a picture reduced by `scale`: then the full one has detail the chip can show."""
+    return bool((np.hypot(matrices[:, 0, 0], matrices[:, 1, 0]) > scale).any())
