@@ -1,1 +1,1 @@
-""""""
+"""Drop-in faces of other libraries."""

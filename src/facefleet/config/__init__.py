@@ -1,1 +1,27 @@
-""""""
+"""Settings: what they are, where they come from, and how many threads this process may use."""
+
+from facefleet.config.load import Loaded, load_settings, setting_keys
+from facefleet.config.settings import (
+    BatchSettings,
+    DecodeSettings,
+    DetectSettings,
+    EmbedSettings,
+    JobSettings,
+    RuntimeSettings,
+    Settings,
+)
+from facefleet.config.threads import available_threads
+
+__all__ = [
+    "BatchSettings",
+    "DecodeSettings",
+    "DetectSettings",
+    "EmbedSettings",
+    "JobSettings",
+    "Loaded",
+    "RuntimeSettings",
+    "Settings",
+    "available_threads",
+    "load_settings",
+    "setting_keys",
+]

@@ -83,12 +83,12 @@ def letterbox(pixels: RGBArray, plan: Letterbox) -> RGBArray:
         (plan.height, plan.width, 3) uint8, a new array.
     """
     target = (plan.content_width, plan.content_height)
-    if (pixels.shape[1], pixels.shape[0]) == target == (plan.width, plan.height):
-        return pixels.copy()
     canvas = np.empty((plan.height, plan.width, 3), np.uint8)
     content = canvas[: plan.content_height, : plan.content_width]
     if (pixels.shape[1], pixels.shape[0]) == target:
         content[:] = pixels
+    elif plan.content_width == plan.width:
+        cv2.resize(pixels, target, dst=content, interpolation=cv2.INTER_LINEAR)  # contiguous: drawn in place
     else:
         content[:] = cv2.resize(pixels, target, interpolation=cv2.INTER_LINEAR)
     canvas[plan.content_height :] = 0
