@@ -5,8 +5,9 @@ Owns the schema and its validation. Refuses I/O on models: `store` and `fetch` d
 
 from __future__ import annotations
 
+import json
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -146,3 +147,23 @@ def parse(text: str, *, origin: str) -> Manifest:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ManifestError(f"{origin}: {where}: {first['msg']} (got {first.get('input')!r})") from error
+
+
+def dump(manifest: Manifest) -> str:
+    """Write a manifest as TOML that `parse` reads back."""
+    lines = _pairs(manifest)
+    for section, spec in (("detector", manifest.detector), ("embedder", manifest.embedder)):
+        lines += ["", f"[{section}]", *_pairs(spec)]
+        for file in spec.source:
+            lines += ["", f"[[{section}.source]]", *_pairs(file)]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(value: Manifest | DetectorSpec | EmbedderSpec | ModelFile) -> list[str]:
+    """``key = value`` of every plain field that is set; JSON's text, numbers, booleans and lists are TOML's too."""
+    pairs = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    return [
+        f"{key} = {json.dumps(content)}"
+        for key, content in pairs
+        if isinstance(content, (str, bool, int, float)) or (isinstance(content, tuple) and key != "source")
+    ]

@@ -1,0 +1,78 @@
+"""Files of a pack made ready to run, once, and kept in the store.
+
+Owns the cache of prepared graphs: ``prepared/<key>/model.onnx`` with its report beside it. The key covers the
+published file, the rewrites and everything that steers them. Safe with several processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from facefleet.packs import DetectorSpec, EmbedderSpec, LocatedManifest, Store
+from facefleet.packs.fetch import digest, locked, publish
+
+_VERSION = 1  # raised with every change of a rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A graph ready to run.
+
+    Attributes:
+        path: ONNX file with input ``images``, a free batch, and for detectors a free height and width.
+        sha256: Digest of the published file it was made from.
+    """
+
+    path: Path
+    sha256: str
+
+
+def prepare_detector(store: Store, located: LocatedManifest, *, backend: str) -> PreparedModel:
+    """The detector of a pack, ready for `backend`.
+
+    Raises:
+        PackError: Its file is missing, wrong, or not understood.
+    """
+    return _prepare(store, located, located.manifest.detector, "detector", backend)
+
+
+def prepare_embedder(store: Store, located: LocatedManifest, *, backend: str) -> PreparedModel:
+    """The embedder of a pack, ready for `backend`.
+
+    Raises:
+        PackError: Its file is missing, wrong, or not understood.
+    """
+    return _prepare(store, located, located.manifest.embedder, "embedder", backend)
+
+
+def _prepare(
+    store: Store,
+    located: LocatedManifest,
+    spec: DetectorSpec | EmbedderSpec,
+    role: Literal["detector", "embedder"],
+    backend: str,
+) -> PreparedModel:
+    source = store.locate(located, spec.source)
+    sha256 = store.digest(source)
+    prelu = backend == "onnxruntime"
+    key = hashlib.sha256(json.dumps([_VERSION, sha256, role, prelu]).encode()).hexdigest()[:24]
+    folder = store.home / "prepared" / key
+    target = folder / f"{source.stem}.onnx"
+    if target.is_file():
+        return PreparedModel(target, sha256)
+    with locked(folder / "lock"):
+        if not target.is_file():
+            from facefleet.models.build.dynamic import dynamic_onnx
+
+            model, report = dynamic_onnx(source, role=role, mean=spec.mean, std=spec.std, prelu=prelu)
+            content = {"source": str(source), "sha256": digest(source), **dataclasses.asdict(report)}
+            (folder / "report.json").write_text(json.dumps(content, indent=1))
+            part = target.with_suffix(".part")
+            part.write_bytes(model.SerializeToString())
+            publish(part, target)
+    return PreparedModel(target, sha256)
