@@ -1,1 +1,7 @@
-""""""
+"""Jobs: every picture of a source through an engine into files, resumable at any moment."""
+
+from facefleet.jobs.manifest import Status
+from facefleet.jobs.run import Analyzer, Progress, run_job
+from facefleet.jobs.summary import JobSummary
+
+__all__ = ["Analyzer", "JobSummary", "Progress", "Status", "run_job"]

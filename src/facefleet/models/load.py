@@ -83,9 +83,7 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
     embed = _precise(store, choice, embedder_file, manifest.embedder, embedder_options)
     detector = stack.enter_context(
         Detector(
-            create_runner(choice.backend, detector_file.path, _contract(manifest.detector), detect),
-            manifest.detector.family,
-            manifest.detector.stride,
+            create_runner(choice.backend, detector_file.path, _contract(manifest.detector), detect), manifest.detector
         )
     )
     embedder = stack.enter_context(

@@ -42,7 +42,7 @@ class Letterbox:
         return points / np.array([self.scale_x, self.scale_y], np.float32)
 
 
-def plan_letterbox(width: int, height: int, size: int | str, stride: int) -> Letterbox:
+def plan_letterbox(width: int, height: int, size: int | str, stride: int, *, shrink: bool = False) -> Letterbox:
     """Decide how a `width` x `height` picture is fitted.
 
     Args:
@@ -51,6 +51,7 @@ def plan_letterbox(width: int, height: int, size: int | str, stride: int) -> Let
         size: Side of the square input in pixels, rounded up to `stride`; or ``native``: the picture is not resized
             and both sides are padded up to `stride`.
         stride: The detector's largest stride in pixels.
+        shrink: Never enlarge, and pad no further than to `stride`.
 
     Raises:
         ConfigError: `size` is neither a positive number nor ``native``.
@@ -66,10 +67,11 @@ def plan_letterbox(width: int, height: int, size: int | str, stride: int) -> Let
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"detector size {size!r}", hint="use pixels or 'native'")
     side = round_up(size, stride)
-    scale = min(side / width, side / height)
+    scale = min(side / width, side / height, 1.0 if shrink else np.inf)
     content_width = max(1, min(side, int(width * scale + 1e-6)))
     content_height = max(1, min(side, int(height * scale + 1e-6)))
-    return Letterbox(side, side, content_width, content_height, content_width / width, content_height / height)
+    box = (round_up(content_width, stride), round_up(content_height, stride)) if shrink else (side, side)
+    return Letterbox(*box, content_width, content_height, content_width / width, content_height / height)
 
 
 def letterbox(pixels: RGBArray, plan: Letterbox) -> RGBArray:

@@ -57,6 +57,8 @@ class DetectorSpec:
         mean: Subtracted from 0..255 values, per channel in `color` order.
         std: Divisor after that.
         stride: Input sides are rounded up to a multiple of this.
+        fit: How pictures are fitted: ``square``: scaled up or down until they touch a square, as SCRFD was trained and
+            is used; ``shrink``: only ever scaled down, and padded no further than to the stride.
         score: Default least score.
         nms: Default IoU of suppression.
     """
@@ -67,6 +69,7 @@ class DetectorSpec:
     mean: Triple
     std: Triple
     stride: Annotated[int, Field(ge=1)] = 32
+    fit: Literal["square", "shrink"] = "square"
     score: Annotated[float, Field(gt=0, lt=1)] = 0.5
     nms: Annotated[float, Field(gt=0, le=1)] = 0.4
 

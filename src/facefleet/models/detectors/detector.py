@@ -17,6 +17,7 @@ from facefleet.backends import Runner
 from facefleet.models.detectors.base import Candidates, DetectorHead, merge
 from facefleet.models.detectors.registry import create_head
 from facefleet.ops import Letterbox, nms, plan_letterbox
+from facefleet.packs import DetectorSpec
 from facefleet.types import Detections, F32Array, U8Array
 
 
@@ -44,14 +45,12 @@ class Detector:
 
     Args:
         runner: A prepared network: free batch, height and width; every output (n, cells, c).
-        family: Key of the head that reads it.
-        stride: Input sides are multiples of this.
+        spec: What the manifest says of it.
     """
 
-    def __init__(self, runner: Runner, family: str, stride: int) -> None:
+    def __init__(self, runner: Runner, spec: DetectorSpec) -> None:
         self._runner = runner
-        self._family = family
-        self._stride = stride
+        self._spec = spec
         self._head: DetectorHead | None = None
 
     def __enter__(self) -> Self:
@@ -60,7 +59,7 @@ class Detector:
             outputs = self._runner.run(np.zeros((1, height, width, 3), np.uint8))
         names = self._runner.output_names
         widths = [output.shape[-1] for output in outputs]
-        self._head = create_head(self._family, list(zip(names, widths, strict=True)))
+        self._head = create_head(self._spec.family, list(zip(names, widths, strict=True)))
         return self
 
     def __exit__(
@@ -71,11 +70,12 @@ class Detector:
     @property
     def warm_size(self) -> tuple[int, int]:
         """Height and width of an input that is ready to run, in pixels."""
-        return next(iter(self._runner.options.warm), (self._stride * 8, self._stride * 8))
+        return next(iter(self._runner.options.warm), (self._spec.stride * 8, self._spec.stride * 8))
 
     def plan(self, width: int, height: int, sizes: Sequence[int | str]) -> tuple[Letterbox, ...]:
         """How a picture of `width` x `height` pixels is fitted into each of `sizes`; equal inputs only once."""
-        plans = [plan_letterbox(width, height, size, self._stride) for size in sizes]
+        stride, shrink = self._spec.stride, self._spec.fit == "shrink"
+        plans = [plan_letterbox(width, height, size, stride, shrink=shrink) for size in sizes]
         return tuple(dict.fromkeys(plans))
 
     def infer(self, inputs: U8Array, threshold: float) -> list[Candidates]:

@@ -1,0 +1,51 @@
+"""The application: its commands, and what holds for all of them.
+
+Commands are imported when they are called, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from facefleet import __version__
+from facefleet.cli import bench, config, doctor, extract, inspect, models, verify
+
+_EPILOG = "Exit codes: 0 done, 1 some inputs failed or a problem was found, 2 usage, 3 nothing could be done."
+
+app = typer.Typer(
+    name="facefleet",
+    help="Photos in, faces out: detected, aligned, embedded.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("extract", epilog=_EPILOG)(extract.extract)
+app.command("verify", epilog=_EPILOG)(verify.verify)
+app.command("inspect", epilog=_EPILOG)(inspect.inspect)
+app.command("doctor", epilog=_EPILOG)(doctor.doctor)
+app.add_typer(models.app, name="models", help="Model packs: list, install, show, verify, add.")
+app.add_typer(config.app, name="config", help="Settings: show what is in effect.")
+app.add_typer(bench.app, name="bench", help="Measure.")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"facefleet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
