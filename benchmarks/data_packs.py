@@ -20,7 +20,7 @@ DETECTORS: dict[str, dict[str, object]] = {
         ("scrfd_2.5g", "scrfd/scrfd_2.5g.onnx"),
     )
 } | {
-    name: {"family": "yunet", "file": file, "color": "bgr", "mean": (0.0,) * 3, "std": (1.0,) * 3, "score": 0.6, "nms": 0.3, "fit": "shrink"}
+    name: {"family": "yunet", "file": file, "color": "bgr", "mean": (0.0,) * 3, "std": (1.0,) * 3, "score": 0.6, "nms": 0.3, "fit": "tight", "enlarge_px": 384}
     for name, file in (("yunet_640", "yunet/yunet_s_640_640.onnx"), ("yunet_dynamic", "yunet/yunet_s_dynamic.onnx"))
 }
 DETECTORS["retinaface_mobile0.25"] = {

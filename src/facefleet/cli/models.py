@@ -31,7 +31,8 @@ def list_packs() -> Exit:
 
     store = _store()
     table = Table(box=None)
-    for title in ("pack", "state", "commercial use", "license", "what"):
+    table.add_column("pack", no_wrap=True)
+    for title in ("state", "commercial use", "license", "what"):
         table.add_column(title)
     for name in store.names():
         status = store.status(name)

@@ -16,7 +16,7 @@ def picture_from_array(array: NDArray[Any], *, name: str) -> RGBArray:
 
     Args:
         array: (h, w), (h, w, 1) grey, (h, w, 2) grey and alpha, (h, w, 3) RGB or (h, w, 4) RGBA; bool, uint8, uint16
-            (full scale 65535), or float: values within 0..1 have full scale 1, others are divided by their maximum.
+            and uint32 (full scale the type's largest value), or float: values within 0..1 have full scale 1, others are divided by their maximum.
             Negative values are black. Alpha is composed on white.
         name: What to call it in errors.
 
@@ -49,9 +49,11 @@ def _to_uint8(array: NDArray[Any], *, name: str) -> NDArray[np.uint8]:
         return array.astype(np.uint8) * np.uint8(255)
     if array.dtype == np.uint16:
         return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    if array.dtype == np.uint32:
+        return (array >> 24).astype(np.uint8)
     if np.issubdtype(array.dtype, np.floating):
         if not np.isfinite(array).all():
             raise InvalidArrayError(f"{name}: values that are not finite", hint="replace NaN and infinity first")
         peak = max(float(array.max()), 1.0)
         return (np.clip(array, 0, None) * (255.0 / peak) + 0.5).astype(np.uint8)
-    raise InvalidArrayError(f"{name}: arrays of {array.dtype} are no pictures", hint="use uint8, uint16, float or bool")
+    raise InvalidArrayError(f"{name}: arrays of {array.dtype} are no pictures", hint="use uint8, uint16, uint32, float or bool")

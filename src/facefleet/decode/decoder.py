@@ -93,10 +93,15 @@ class Decoder:
             )
         reduce = self._reduction(header, need_px)
         with self._budget.hold(header.width * header.height // reduce**2):
-            pixels, orientation = self._pixels(loaded, header, reduce)
-            pixels = upright(pixels, orientation)
-        full = pixels.shape[:2] == (header.height, header.width)
-        return Image(pixels, header.width, header.height, loaded.name, header.format, 1.0 if full else 1.0 / reduce)
+            stored, orientation = self._pixels(loaded, header, reduce)
+            if header.jpeg is not None and stored.shape[:2] == (header.height, header.width):
+                reduce = 1  # another decoder had to take it, in full
+            pixels = upright(stored, orientation)
+        height, width = pixels.shape[:2]
+        if reduce != 1:
+            turned = orientation >= 5
+            width, height = (header.height, header.width) if turned else (header.width, header.height)
+        return Image(pixels, width, height, loaded.name, header.format, 1.0 / reduce)
 
     def _reduction(self, header: Header, need_px: int | None) -> int:
         if need_px is None or self.settings.scaled == "off" or header.jpeg is None:
@@ -114,9 +119,9 @@ class Decoder:
                 )
             pixels = jpeg.decode(loaded.data, header.jpeg, reduce)
             if pixels is not None:
-                return pixels, header.orientation
+                return pixels, header.jpeg.orientation
         elif header.opened is None:
-            return tiff.decode(loaded.data, name=loaded.name), header.orientation
+            return tiff.decode(loaded.data, name=loaded.name)
         opened = header.opened or pillow.open_header(loaded.data, header.format, name=loaded.name)
         pixels = pillow.pixels_of(opened, name=loaded.name, read_truncated=keep)
         # Pillow turns some formats upright itself while it loads, and then takes the tag away.

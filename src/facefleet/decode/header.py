@@ -19,9 +19,8 @@ class Header:
 
     Attributes:
         format: By magic bytes, e.g. ``jpeg``.
-        width: Width in pixels of the upright picture.
-        height: Height of the upright picture.
-        orientation: Exif orientation, 1 to 8, that the stored pixels still need.
+        width: Width in pixels as stored, before any rotation.
+        height: Height as stored.
         jpeg: The JPEG header, for a JPEG.
         opened: The picture opened by Pillow, not decoded; None for JPEG and for TIFFs that only OpenCV reads.
     """
@@ -29,7 +28,6 @@ class Header:
     format: str
     width: int
     height: int
-    orientation: int
     jpeg: jpeg.JpegHeader | None = field(default=None, repr=False)
     opened: PILImage | None = field(default=None, repr=False)
 
@@ -50,26 +48,12 @@ def probe(data: bytes, *, name: str = "<bytes>") -> Header:
     format_name = sniff(data, name=name)
     if format_name == "jpeg":
         found = jpeg.read_header(data, name=name)
-        return _upright(format_name, found.width, found.height, found.orientation, jpeg=found)
+        return Header(format_name, found.width, found.height, jpeg=found)
     try:
         image = pillow.open_header(data, format_name, name=name)
     except (CorruptImageError, UnsupportedFormatError):
         if format_name != "tiff":
             raise
-        width, height, orientation = tiff.read_header(data, name=name)
-        return _upright(format_name, width, height, orientation)
-    return _upright(format_name, image.width, image.height, pillow.orientation_of(image), opened=image)
-
-
-def _upright(
-    format_name: str,
-    width: int,
-    height: int,
-    orientation: int,
-    *,
-    jpeg: jpeg.JpegHeader | None = None,
-    opened: PILImage | None = None,
-) -> Header:
-    if orientation >= 5:
-        width, height = height, width
-    return Header(format_name, width, height, orientation, jpeg, opened)
+        width, height, _ = tiff.read_header(data, name=name)
+        return Header(format_name, width, height)
+    return Header(format_name, image.width, image.height, opened=image)

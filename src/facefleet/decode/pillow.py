@@ -6,45 +6,26 @@ limit, which would warn on stderr, gives way to the decoder's own.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import logging
-import struct
 import warnings
-import zlib
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from facefleet.decode.arrays import picture_from_array
 from facefleet.decode.formats import PILLOW, missing, supported_formats
-from facefleet.errors import CorruptImageError, FacefleetError, TruncatedImageError, UnsupportedFormatError
+from facefleet.errors import CorruptImageError, FacefleetError, ImageTooLargeError, TruncatedImageError, UnsupportedFormatError
 from facefleet.types import RGBArray
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
 _ORIENTATION = 0x0112
-# What Pillow and its plugins raise on bytes they cannot make sense of. MemoryError: sizes from damaged headers.
-FOREIGN = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    EOFError,
-    OverflowError,
-    ZeroDivisionError,
-    AssertionError,
-    NotImplementedError,
-    RuntimeError,
-    MemoryError,
-    Warning,
-    struct.error,
-    zlib.error,
-)
-
 
 def quiet() -> None:
     """Keep Pillow's remarks on odd metadata off stderr: they concern nothing that is read here."""
@@ -52,6 +33,22 @@ def quiet() -> None:
     logger = logging.getLogger("PIL")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
+
+
+@lru_cache(maxsize=1)
+def _quiet_libtiff() -> None:
+    """Take the error handler of Pillow's libtiff away: it writes to stderr, and Pillow has no switch for it."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return
+    for path in {line.split(maxsplit=5)[-1] for line in lines if "libtiff" in line}:
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(path)
+            for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+                getattr(library, name).argtypes = [ctypes.c_void_p]
+                getattr(library, name).restype = ctypes.c_void_p
+                getattr(library, name)(None)
 
 
 def open_header(data: bytes, format_name: str, *, name: str) -> PILImage:
@@ -67,6 +64,8 @@ def open_header(data: bytes, format_name: str, *, name: str) -> PILImage:
     from PIL import Image
 
     Image.init()
+    if format_name == "tiff":
+        _quiet_libtiff()
     if format_name == "heic":
         import pillow_heif
 
@@ -75,7 +74,7 @@ def open_header(data: bytes, format_name: str, *, name: str) -> PILImage:
     factory, _ = Image.OPEN[PILLOW[format_name]]
     try:
         image: PILImage = factory(io.BytesIO(data), name)
-    except FOREIGN as error:
+    except Exception as error:  # damaged bytes make plugins raise anything at all
         raise mapped(error, name=name) from error
     if image.width < 1 or image.height < 1:
         raise CorruptImageError(f"{name}: the header gives no size", hint="the file is damaged; get it again")
@@ -85,10 +84,10 @@ def open_header(data: bytes, format_name: str, *, name: str) -> PILImage:
 def orientation_of(image: PILImage) -> int:
     """The Exif orientation of an opened picture that its pixels still need; 1 where there is none."""
     try:
-        value = image.getexif().get(_ORIENTATION, 1)
-        return int(value) if int(value) in range(1, 9) else 1
-    except FOREIGN:
+        value = int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged metadata is no reason to refuse a picture
         return 1
+    return value if 1 <= value <= 8 else 1
 
 
 def pixels_of(image: PILImage, *, name: str, read_truncated: bool) -> RGBArray:
@@ -108,21 +107,25 @@ def pixels_of(image: PILImage, *, name: str, read_truncated: bool) -> RGBArray:
     """
     try:
         image.load()
-    except FOREIGN as error:
+    except Exception as error:  # damaged bytes make plugins raise anything at all
         failure = mapped(error, name=name)
         if not (read_truncated and isinstance(failure, TruncatedImageError) and getattr(image, "_im", None)):
             raise failure from error
         image.tile = []  # type: ignore[attr-defined]  # what was decoded before the end is in place
     try:
         return _to_rgb(image, name=name)
-    except FacefleetError:
-        raise
-    except FOREIGN as error:
+    except Exception as error:  # damaged bytes make plugins raise anything at all
         raise mapped(error, name=name) from error
 
 
 def mapped(error: BaseException, *, name: str) -> FacefleetError:
     """The typed error for what Pillow raised."""
+    from PIL.Image import DecompressionBombError
+
+    if isinstance(error, FacefleetError):
+        return error
+    if isinstance(error, DecompressionBombError):
+        return ImageTooLargeError(f"{name}: {error}", hint="Pillow refuses frames of this size")
     text = f"{type(error).__name__}: {error}"
     lower = text.lower()
     if "truncated" in lower or "not enough data" in lower or isinstance(error, EOFError):

@@ -42,14 +42,14 @@ def read_header(data: bytes, *, name: str) -> tuple[int, int, int]:
     return tags[_WIDTH], tags[_HEIGHT], orientation if 1 <= orientation <= 8 else 1
 
 
-def decode(data: bytes, *, name: str) -> RGBArray:
-    """Decode to (h, w, 3) uint8 RGB, not rotated.
+def decode(data: bytes, *, name: str) -> tuple[RGBArray, int]:
+    """Decode to (h, w, 3) uint8 RGB, not rotated, and the orientation that it needs.
 
     Raises:
         CorruptImageError: OpenCV does not manage it either.
         InvalidArrayError: Its values are not finite.
     """
-    cv2.setLogLevel(0)  # libtiff's remarks would go to stderr
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # libtiff's remarks would go to stderr
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
@@ -58,7 +58,7 @@ def decode(data: bytes, *, name: str) -> RGBArray:
         raise _corrupt(name)
     if pixels.ndim == 3 and pixels.shape[2] >= 3:
         pixels = pixels[..., [2, 1, 0, *range(3, pixels.shape[2])]]
-    return picture_from_array(pixels, name=name)
+    return picture_from_array(pixels, name=name), read_header(data, name=name)[2]
 
 
 def _corrupt(name: str) -> CorruptImageError:

@@ -42,7 +42,9 @@ class Letterbox:
         return points / np.array([self.scale_x, self.scale_y], np.float32)
 
 
-def plan_letterbox(width: int, height: int, size: int | str, stride: int, *, shrink: bool = False) -> Letterbox:
+def plan_letterbox(
+    width: int, height: int, size: int | str, stride: int, *, tight_px: int | None = None
+) -> Letterbox:
     """Decide how a `width` x `height` picture is fitted.
 
     Args:
@@ -51,7 +53,7 @@ def plan_letterbox(width: int, height: int, size: int | str, stride: int, *, shr
         size: Side of the square input in pixels, rounded up to `stride`; or ``native``: the picture is not resized
             and both sides are padded up to `stride`.
         stride: The detector's largest stride in pixels.
-        shrink: Never enlarge, and pad no further than to `stride`.
+        tight_px: If given, pad no further than to `stride`, and enlarge only to this longer side.
 
     Raises:
         ConfigError: `size` is neither a positive number nor ``native``.
@@ -67,10 +69,12 @@ def plan_letterbox(width: int, height: int, size: int | str, stride: int, *, shr
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"detector size {size!r}", hint="use pixels or 'native'")
     side = round_up(size, stride)
-    scale = min(side / width, side / height, 1.0 if shrink else np.inf)
+    scale = min(side / width, side / height)
+    if tight_px is not None:
+        scale = min(scale, max(1.0, tight_px / max(width, height)))
     content_width = max(1, min(side, int(width * scale + 1e-6)))
     content_height = max(1, min(side, int(height * scale + 1e-6)))
-    box = (round_up(content_width, stride), round_up(content_height, stride)) if shrink else (side, side)
+    box = (round_up(content_width, stride), round_up(content_height, stride)) if tight_px is not None else (side, side)
     return Letterbox(*box, content_width, content_height, content_width / width, content_height / height)
 
 

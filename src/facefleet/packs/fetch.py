@@ -35,12 +35,13 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def install(file: ModelFile, target: Path, *, progress: Progress | None = None) -> None:
+def install(file: ModelFile, target: Path, archives: Path, *, progress: Progress | None = None) -> None:
     """Put a downloaded file in place.
 
     Args:
         file: Its manifest entry, with a `url`.
         target: Where it goes; its folder is made.
+        archives: Folder where archives lie while their members are taken out.
         progress: Told how far it is.
 
     Raises:
@@ -56,7 +57,8 @@ def install(file: ModelFile, target: Path, *, progress: Progress | None = None) 
             _download(file.url, part, target, file.sha256, file.size, progress)
             publish(part, target)
             return
-        archive = target.parent / Path(file.url).name
+        archives.mkdir(parents=True, exist_ok=True)
+        archive = archives / Path(file.url).name
         if not (archive.exists() and (file.archive_sha256 is None or digest(archive) == file.archive_sha256)):
             part = archive.with_name(f"{archive.name}.part")
             _download(file.url, part, archive, file.archive_sha256, file.archive_size, progress)
@@ -147,7 +149,9 @@ def _extract(archive: Path, file: ModelFile, target: Path) -> None:
     part = target.with_name(f"{target.name}.part")
     try:
         with zipfile.ZipFile(archive) as members:
-            info = next((i for i in members.infolist() if i.filename == file.member), None)
+            # Some archives hold everything in a folder of their own name; the digest tells whether it is the file.
+            ends = (file.member, f"/{file.member}")
+            info = next((i for i in members.infolist() if i.filename == ends[0] or i.filename.endswith(ends[1])), None)
             if info is None:
                 names = ", ".join(i.filename for i in members.infolist()[:10])
                 raise DigestError(f"{archive}: has no member {file.member}", hint=f"it has {names}")

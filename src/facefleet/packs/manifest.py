@@ -58,7 +58,8 @@ class DetectorSpec:
         std: Divisor after that.
         stride: Input sides are rounded up to a multiple of this.
         fit: How pictures are fitted: ``square``: scaled up or down until they touch a square, as SCRFD was trained and
-            is used; ``shrink``: only ever scaled down, and padded no further than to the stride.
+            is used; ``tight``: scaled down if need be, and padded no further than to the stride.
+        enlarge_px: With ``tight``, pictures with a longer side below this are scaled up to it; 0: never.
         score: Default least score.
         nms: Default IoU of suppression.
     """
@@ -69,7 +70,8 @@ class DetectorSpec:
     mean: Triple
     std: Triple
     stride: Annotated[int, Field(ge=1)] = 32
-    fit: Literal["square", "shrink"] = "square"
+    fit: Literal["square", "tight"] = "square"
+    enlarge_px: Annotated[int, Field(ge=0)] = 0
     score: Annotated[float, Field(gt=0, lt=1)] = 0.5
     nms: Annotated[float, Field(gt=0, le=1)] = 0.4
 

@@ -117,12 +117,17 @@ class Store:
                     hint=f"facefleet models install {manifest.name} --accept-license",
                 )
             self._accept(manifest)
+        archives = self.home / "archives"
         for spec in (manifest.detector, manifest.embedder):
             if self._find(located, spec.source) is None:
                 file = next((file for file in spec.source if file.url), None)
                 if file is None:
                     raise self._absent(located, spec.source)
-                install(file, self._path(located, file), progress=progress)
+                install(file, self._path(located, file), archives, progress=progress)
+        for spec in (manifest.detector, manifest.embedder):
+            for file in spec.source:
+                if file.member is not None and file.url is not None:
+                    (archives / Path(file.url).name).unlink(missing_ok=True)
 
     def locate(self, located: LocatedManifest, source: Sequence[ModelFile]) -> Path:
         """The verified file of a pack, ready to read.
@@ -209,7 +214,9 @@ class Store:
             return _package_file(file)
         if file.url is not None:
             return self.home / "files" / (file.sha256 or file.archive_sha256 or "unverified")[:16] / file.file
-        return (located.folder or Path()) / file.file
+        if located.folder is None:
+            return self.home / "files" / located.manifest.name / file.file
+        return located.folder / file.file
 
     def _find(self, located: LocatedManifest, source: Sequence[ModelFile]) -> Path | None:
         for file in source:

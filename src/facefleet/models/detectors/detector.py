@@ -74,8 +74,8 @@ class Detector:
 
     def plan(self, width: int, height: int, sizes: Sequence[int | str]) -> tuple[Letterbox, ...]:
         """How a picture of `width` x `height` pixels is fitted into each of `sizes`; equal inputs only once."""
-        stride, shrink = self._spec.stride, self._spec.fit == "shrink"
-        plans = [plan_letterbox(width, height, size, stride, shrink=shrink) for size in sizes]
+        tight_px = self._spec.enlarge_px if self._spec.fit == "tight" else None
+        plans = [plan_letterbox(width, height, size, self._spec.stride, tight_px=tight_px) for size in sizes]
         return tuple(dict.fromkeys(plans))
 
     def infer(self, inputs: U8Array, threshold: float) -> list[Candidates]:
