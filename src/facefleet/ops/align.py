@@ -34,7 +34,8 @@ def alignment_matrices(landmarks: F32Array) -> tuple[F32Array, BoolArray]:
         (n, 2, 3) float32 transforms picture -> chip, NaN where there is none, and (n,) bool: landmarks are finite,
         not all in one place, and give a scale between 1/1000 and 1000.
     """
-    source = landmarks.astype(np.float64)
+    finite = np.isfinite(landmarks).all(axis=(1, 2))
+    source = np.where(finite[:, None, None], landmarks, 0).astype(np.float64)
     source_mean = source.mean(axis=1)
     target_mean = TEMPLATE_112.mean(axis=0)
     s = source - source_mean[:, None]
@@ -44,7 +45,7 @@ def alignment_matrices(landmarks: F32Array) -> tuple[F32Array, BoolArray]:
     spread = (np.abs(s_complex) ** 2).sum(axis=1)
     with np.errstate(all="ignore"):
         a = (np.conj(s_complex) * d_complex).sum(axis=1) / spread
-        usable = np.isfinite(a) & (np.abs(a) > _SCALE_LIMITS[0]) & (np.abs(a) < _SCALE_LIMITS[1])
+        usable = finite & np.isfinite(a) & (np.abs(a) > _SCALE_LIMITS[0]) & (np.abs(a) < _SCALE_LIMITS[1])
         matrices = _similarity(a, source_mean, target_mean)
     matrices[~usable] = np.nan
     return matrices, usable

@@ -1,0 +1,62 @@
+"""Real published graphs: made batchable, recognised, and equal to themselves as published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_packs import DETECTORS, EMBEDDERS, write_pack
+
+from facefleet.models.build import inspect_model
+from facefleet.models.build.dynamic import session
+from facefleet.models.prepare import prepare_detector, prepare_embedder
+from facefleet.packs import Store
+
+LAYOUTS = {"scrfd": "scrfd: strides 8, 16, 32, 2 anchors", "yunet": "yunet", "retinaface": "retinaface"}
+
+
+@pytest.mark.parametrize("name", list(DETECTORS))
+def test_detectors(tmp_path: Path, home: Path, data_dir: Path, name: str) -> None:
+    """Batch and size are free; rows of a batch equal singles at sizes other than the declared one."""
+    located = Store(home).manifest(str(write_pack(tmp_path, data_dir, name, "mobilefacenet")))
+    prepared = prepare_detector(Store(home), located, backend="openvino")
+    report = json.loads((prepared.path.parent / "report.json").read_text())
+    assert max(report["errors"].values()) <= 1e-4
+    run = session(prepared.path)
+    random = np.random.default_rng(0)
+    for height, width in ((320, 320), (448, 640)):
+        pictures = random.normal(0, 1, (3, 3, height, width)).astype(np.float32)
+        batch = run.run(None, {"images": pictures})
+        single = run.run(None, {"images": pictures[2:]})
+        for b, s in zip(batch, single, strict=True):
+            # float32 sums in another order, relative to the output's largest value
+            assert np.abs(b[2] - s[0]).max() <= 1e-4 * max(1.0, np.abs(s).max())
+    layout = inspect_model(data_dir / "models" / str(DETECTORS[name]["file"])).layout
+    assert layout.startswith(LAYOUTS[str(DETECTORS[name]["family"])])
+
+
+@pytest.mark.parametrize("name", list(EMBEDDERS))
+@pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
+def test_embedders(tmp_path: Path, home: Path, data_dir: Path, name: str, backend: str) -> None:
+    located = Store(home).manifest(str(write_pack(tmp_path, data_dir, "scrfd_500m", name)))
+    prepared = prepare_embedder(Store(home), located, backend=backend)
+    width = int(EMBEDDERS[name].get("width", 112))  # type: ignore[call-overload]
+    pictures = np.random.default_rng(0).normal(0, 1, (4, 3, 112, width)).astype(np.float32)
+    assert session(prepared.path).run(None, {"images": pictures})[0].shape == (4, 128)
+    operators = inspect_model(prepared.path).operators
+    assert backend != "onnxruntime" or "PRelu" not in operators
+
+
+@pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
+def test_default_pack(home: Path, backend: str) -> None:
+    """The int8 files of the pinned dependency, which no runtime loads as shipped."""
+    store = Store(home)
+    located = store.manifest("opencv")
+    for prepare in (prepare_detector, prepare_embedder):
+        prepared = prepare(store, located, backend=backend)
+        report = json.loads((prepared.path.parent / "report.json").read_text())
+        assert max(report["errors"].values()) <= 1e-4
+        assert report["changes"]["constants dequantized"] > 50
+        assert "DequantizeLinear" not in inspect_model(prepared.path).operators
