@@ -79,10 +79,16 @@ def run_facefleet(data: Path, folder: Path, name: str, backend: str, precision: 
     from data_packs import write_pack
 
     from facefleet import Engine, Settings
-    from facefleet.config import RuntimeSettings
+    from facefleet.config import DecodeSettings, DetectSettings, RuntimeSettings
 
     pack = write_pack(folder, data, DETECTOR, EMBEDDER)
-    settings = Settings(pack=str(pack), runtime=RuntimeSettings(backend=backend, precision=precision))  # type: ignore[arg-type]
+    # Everything as insightface has it, so that the faces can be compared: its one scale for both axes, full decoding.
+    settings = Settings(
+        pack=str(pack),
+        runtime=RuntimeSettings(backend=backend, precision=precision),  # type: ignore[arg-type]
+        detect=DetectSettings(scale="insightface"),
+        decode=DecodeSettings(scaled="off"),
+    )
     blobs = [path.read_bytes() for path in photos(data)]
     with Engine(settings) as engine:
         results = [outcome.unwrap() for outcome in engine.map(blobs)]
@@ -121,11 +127,11 @@ def agreement(folder: Path, name: str) -> dict[str, float]:
         b = slice(starts["b"][photo], starts["b"][photo + 1])
         overlap = iou(theirs["boxes"][a], ours["boxes"][b])
         unmatched += abs(overlap.shape[0] - overlap.shape[1])
-        for i in range(min(overlap.shape)):
-            row = i if overlap.shape[0] <= overlap.shape[1] else int(overlap[:, i].argmax())
-            column = int(overlap[row].argmax())
-            overlaps.append(overlap[row, column])
+        while overlap.size and overlap.max() > 0:
+            row, column = np.unravel_index(overlap.argmax(), overlap.shape)
+            overlaps.append(float(overlap[row, column]))
             cosines.append(float(theirs["embeddings"][a][row] @ ours["embeddings"][b][column]))
+            overlap[row] = overlap[:, column] = 0
     return {
         "unmatched": unmatched,
         "iou_min": float(np.min(overlaps)),

@@ -112,7 +112,11 @@ class FaceAnalysis:
         if any(width != height for width, height in sizes):
             raise ConfigError(f"det_size={det_size}", hint="use equal sides, e.g. (640, 640)")
         detect = replace(
-            self._settings.detect, score=det_thresh, sizes=tuple(int(width) for width, _ in sizes), order="score"
+            self._settings.detect,
+            score=det_thresh,
+            sizes=tuple(int(width) for width, _ in sizes),
+            order="score",
+            scale="insightface",
         )
         self.close()
         self._engine = Engine(replace(self._settings, detect=detect))

@@ -45,6 +45,8 @@ class DetectSettings:
         nms: Overlap (IoU) above which the weaker of two boxes is dropped; unset: the pack's.
         max_faces: Most faces kept a picture, 0 for all.
         order: Order of faces and what `max_faces` keeps first: ``area``, ``score`` or ``center`` (nearest).
+        scale: ``exact`` maps each axis by its own scale; ``insightface`` both by that of the height, as insightface
+            does, up to a pixel of the detector input off: for results that are compared with an existing gallery.
         min_face_px: Faces whose shorter box side is below this, in pixels of the original, are dropped.
     """
 
@@ -53,6 +55,7 @@ class DetectSettings:
     nms: Annotated[float, Field(gt=0, le=1)] | None = None
     max_faces: Annotated[int, Field(ge=0)] = 0
     order: Order = "score"
+    scale: Literal["exact", "insightface"] = "exact"
     min_face_px: Annotated[float, Field(ge=0)] = 0.0
 
 

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from facefleet.backends import Choice, InputContract, RunnerOptions, choose, create_runner
 from facefleet.config import Settings, available_threads
 from facefleet.decode import Decoder
 from facefleet.models.detectors import Detector, Selection
 from facefleet.models.embedders import Embedder
-from facefleet.models.guard import holds, self_test
+from facefleet.models.guard import compare_detectors, compare_embedders, remembered, self_test
 from facefleet.models.prepare import PreparedModel, prepare_detector, prepare_embedder
 from facefleet.ops.letterbox import round_up
 from facefleet.packs import DetectorSpec, EmbedderSpec, Manifest, Store
 
 _log = logging.getLogger(__name__)
+Precision: TypeAlias = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +80,32 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
     embedder_file = prepare_embedder(store, located, backend=choice.backend)
     sizes = settings.detect.sizes
     options = RunnerOptions(device=choice.device, instances=threads, threads=threads)
-    detector_options = replace(options, warm=_squares(sizes, manifest.detector.stride))
-    embedder_options = replace(options, warm=((manifest.embedder.height, manifest.embedder.width),))
-    detect = _precise(store, choice, detector_file, manifest.detector, detector_options)
-    embed = _precise(store, choice, embedder_file, manifest.embedder, embedder_options)
-    detector = stack.enter_context(
-        Detector(
-            create_runner(choice.backend, detector_file.path, _contract(manifest.detector), detect), manifest.detector
-        )
+
+    def make_detector(precision: Precision, options: RunnerOptions = options) -> Detector:
+        chosen = replace(options, precision=precision, warm=_squares(sizes, manifest.detector))
+        runner = create_runner(choice.backend, detector_file.path, _contract(manifest.detector), chosen)
+        return Detector(runner, manifest.detector, one_scale=settings.detect.scale == "insightface")
+
+    def make_embedder(precision: Precision, options: RunnerOptions = options) -> Embedder:
+        chosen = replace(options, precision=precision, warm=((manifest.embedder.height, manifest.embedder.width),))
+        runner = create_runner(choice.backend, embedder_file.path, _contract(manifest.embedder), chosen)
+        return Embedder(runner, manifest.embedder, flip=settings.embed.flip)
+
+    alone = replace(options, instances=1)
+    detect = _precision(
+        store,
+        choice,
+        detector_file,
+        lambda: compare_detectors(lambda: make_detector("fp32", alone), lambda: make_detector(choice.precision, alone)),
     )
-    embedder = stack.enter_context(
-        Embedder(
-            create_runner(choice.backend, embedder_file.path, _contract(manifest.embedder), embed),
-            manifest.embedder,
-            flip=settings.embed.flip,
-        )
+    embed = _precision(
+        store,
+        choice,
+        embedder_file,
+        lambda: compare_embedders(lambda: make_embedder("fp32", alone), lambda: make_embedder(choice.precision, alone)),
     )
+    detector = stack.enter_context(make_detector(detect))
+    embedder = stack.enter_context(make_embedder(embed))
     select = Selection(
         score=settings.detect.score or manifest.detector.score,
         nms=settings.detect.nms or manifest.detector.nms,
@@ -106,8 +119,7 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
         "license": manifest.license,
         "backend": choice.backend,
         "device": choice.device,
-        "precision": detect.precision if detect.precision == embed.precision else "detector "
-        f"{detect.precision}, embedder {embed.precision}",
+        "precision": detect if detect == embed else f"detector {detect}, embedder {embed}",
         "threads": str(threads),
         "detector": f"{manifest.detector.family} at {', '.join(_shown(size, manifest) for size in sizes)}",
         "embedder": f"{manifest.embedder.family}, {manifest.embedder.dimension} dimensions",
@@ -127,24 +139,27 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
     )
 
 
-def _precise(
-    store: Store, choice: Choice, file: PreparedModel, spec: DetectorSpec | EmbedderSpec, options: RunnerOptions
-) -> RunnerOptions:
-    """The options with the precision the model really runs in."""
-    if choice.precision == "fp32":
-        return options
-    if choice.guarded and not holds(store.home, choice.backend, file, _contract(spec), options, choice.precision):
-        _log.warning("%s loses too much accuracy in %s and runs in fp32", file.path.name, choice.precision)
-        return options
-    return replace(options, precision=choice.precision)
+def _precision(
+    store: Store, choice: Choice, file: PreparedModel, measure: Callable[[], dict[str, float | bool]]
+) -> Precision:
+    """The precision a model really runs in."""
+    if choice.precision == "fp32" or not choice.guarded:
+        return choice.precision
+    if remembered(store.home, [file.sha256, choice.backend, choice.precision, file.path.name], measure):
+        return choice.precision
+    _log.warning("%s loses too much accuracy in %s and runs in fp32", file.path.name, choice.precision)
+    return "fp32"
 
 
 def _contract(spec: DetectorSpec | EmbedderSpec) -> InputContract:
     return InputContract(spec.color, spec.mean, spec.std)
 
 
-def _squares(sizes: tuple[int | str, ...], stride: int) -> tuple[tuple[int, int], ...]:
-    sides = [round_up(size, stride) for size in sizes if isinstance(size, int)]
+def _squares(sizes: tuple[int | str, ...], spec: DetectorSpec) -> tuple[tuple[int, int], ...]:
+    """Input sizes that get a plan of their own: those of square inputs; tight ones are as many as pictures."""
+    if spec.fit == "tight":
+        return ()
+    sides = [round_up(size, spec.stride) for size in sizes if isinstance(size, int)]
     return tuple((side, side) for side in dict.fromkeys(sides))
 
 

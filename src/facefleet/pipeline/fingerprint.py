@@ -31,7 +31,7 @@ def fingerprint(models: Loaded, settings: Settings) -> str:
         "embedder": [models.embedder_sha256, embedder],
         "template": TEMPLATE_112.tolist(),
         "decode": [settings.decode.truncated, settings.decode.scaled],
-        "detect": dataclasses.asdict(models.select) | {"sizes": list(models.sizes)},
+        "detect": dataclasses.asdict(models.select) | {"sizes": list(models.sizes), "scale": settings.detect.scale},
         "flip": settings.embed.flip,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -6,7 +6,7 @@ Owns one open runner and the head that reads its outputs. Stateless between call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, Self
 
@@ -19,6 +19,9 @@ from facefleet.models.detectors.registry import create_head
 from facefleet.ops import Letterbox, nms, plan_letterbox
 from facefleet.packs import DetectorSpec
 from facefleet.types import Detections, F32Array, U8Array
+
+
+_PROBE_PX = 384  # for trying a detector whose inputs have no size of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,13 @@ class Detector:
     Args:
         runner: A prepared network: free batch, height and width; every output (n, cells, c).
         spec: What the manifest says of it.
+        one_scale: Whether both axes are mapped by the scale of the height, as insightface does.
     """
 
-    def __init__(self, runner: Runner, spec: DetectorSpec) -> None:
+    def __init__(self, runner: Runner, spec: DetectorSpec, *, one_scale: bool = False) -> None:
         self._runner = runner
         self._spec = spec
+        self._one_scale = one_scale
         self._head: DetectorHead | None = None
 
     def __enter__(self) -> Self:
@@ -70,12 +75,14 @@ class Detector:
     @property
     def warm_size(self) -> tuple[int, int]:
         """Height and width of an input that is ready to run, in pixels."""
-        return next(iter(self._runner.options.warm), (self._spec.stride * 8, self._spec.stride * 8))
+        return next(iter(self._runner.options.warm), (_PROBE_PX, _PROBE_PX))
 
     def plan(self, width: int, height: int, sizes: Sequence[int | str]) -> tuple[Letterbox, ...]:
         """How a picture of `width` x `height` pixels is fitted into each of `sizes`; equal inputs only once."""
         tight_px = self._spec.enlarge_px if self._spec.fit == "tight" else None
         plans = [plan_letterbox(width, height, size, self._spec.stride, tight_px=tight_px) for size in sizes]
+        if self._one_scale:
+            plans = [replace(plan, scale_x=plan.scale_y) for plan in plans]
         return tuple(dict.fromkeys(plans))
 
     def infer(self, inputs: U8Array, threshold: float) -> list[Candidates]:
