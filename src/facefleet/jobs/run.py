@@ -2,6 +2,10 @@
 
 Owns the order of things: what is done already is not done again, results are durable before they count, and every
 input ends in exactly one way. Runs in the caller's thread; the engine's threads do the work.
+
+The output holds the results of exactly the inputs that the last finished run named, in their order: an input that
+changed is done again, one that is not named any more is dropped (and counted). Permanent failures are not tried
+again, except those whose cause may lie outside the file: see `_may_differ_now`.
 """
 
 from __future__ import annotations
@@ -9,62 +13,25 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from facefleet.config import JobSettings
-from facefleet.errors import ConfigError, FacefleetError, InternalError, OutputError
-from facefleet.jobs.manifest import Entry, JobManifest, Status
+from facefleet.decode.formats import supported_formats
+from facefleet.errors import CancelledError, ClosedError, ConfigError, FacefleetError, InternalError, OutputError
+from facefleet.jobs.analyzer import Analyzer
+from facefleet.jobs.buffer import Buffer
+from facefleet.jobs.manifest import Entry, JobManifest, Known, Status
 from facefleet.jobs.output import JobOutput
-from facefleet.jobs.summary import JobSummary
-from facefleet.sinks import JsonLinesTable, ParquetTable, PictureSink, Span, Table
+from facefleet.jobs.summary import JobSummary, Progress
+from facefleet.sinks import JsonLinesTable, ParquetTable, PictureSink, Table
 from facefleet.sources import Inputs, SourceItem
 from facefleet.types import DeferredImage, Faces, ImageSource, Outcome
 
-_COMMIT_S = 10.0
 _MAX_AGAIN = 10_000  # more failures than this wait for the next run
+_NOT_OF_RESULTS = ("threads", "chosen")  # what may differ from run to run while results are the same
 _FORMATS: dict[str, type[Table]] = {".parquet": ParquetTable, ".jsonl": JsonLinesTable, ".ndjson": JsonLinesTable}
-
-
-class Analyzer(Protocol):
-    """What a job needs of an engine."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of everything that results depend on."""
-
-    @property
-    def dimension(self) -> int:
-        """Length of an embedding."""
-
-    def describe(self) -> dict[str, str]:
-        """What is in use, for the output's metadata."""
-
-    def as_ready(
-        self, images: Iterable[ImageSource], *, chips: bool = False
-    ) -> Iterator[tuple[int, Outcome[Faces]]]:
-        """Position and outcome of every picture, as they are ready."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a job is.
-
-    Attributes:
-        done: Inputs finished in this run.
-        kept: Inputs that a run before had finished.
-        failed: Of `done`, those that failed.
-        faces: Faces found in this run.
-        seconds: Since the start.
-    """
-
-    done: int
-    kept: int
-    failed: int
-    faces: int
-    seconds: float
 
 
 def run_job(
@@ -95,17 +62,18 @@ def run_job(
 
     Raises:
         ConfigError: The output's extension names no format.
-        JobError: The output is in use, is another job's, or cannot be written.
+        JobError: The output is in use, is another job's, or cannot be written; run the job again to go on.
+        InternalError: Totals do not add up.
     """
+    from facefleet import __version__
+
     if output.suffix.lower() not in _FORMATS:
         raise ConfigError(f"output {output.name!r}: unknown format", hint=f"use one of {', '.join(_FORMATS)}")
-    metadata = {"schema": "1", "fingerprint": engine.fingerprint, "metric": "cosine"}
-    metadata |= {key: value for key, value in engine.describe().items() if key in ("pack", "license", "detector", "embedder")}
+    described = {key: value for key, value in engine.describe().items() if key not in _NOT_OF_RESULTS}
+    metadata = {**described, "version": __version__, "fingerprint": engine.fingerprint, "metric": "cosine"}
     table = _FORMATS[output.suffix.lower()](engine.dimension, metadata)
-    target = JobOutput(output, table, engine.fingerprint, overwrite=overwrite)
-    with contextlib.closing(target):
-        job = _Job(inputs, target, engine, settings or JobSettings(), pictures, progress, stop or threading.Event())
-        return job.run()
+    with contextlib.closing(JobOutput(output, table, engine.fingerprint, overwrite=overwrite)) as target:
+        return _Job(inputs, target, engine, settings or JobSettings(), pictures, progress, stop).run()
 
 
 @dataclass(slots=True)
@@ -114,22 +82,13 @@ class _Waiting:
 
     item: SourceItem
     position: int
+    known: Known | None = None
     picture: ImageSource | None = None
     repeated: bool = False
 
 
-@dataclass(slots=True)
-class _Buffer:
-    """What is finished but not recorded yet."""
-
-    entries: list[Entry] = field(default_factory=list)
-    results: list[tuple[str, Faces]] = field(default_factory=list)
-    kept: list[tuple[str, int]] = field(default_factory=list)
-    since: float = field(default_factory=time.monotonic)
-
-
 class _Job:
-    def __init__(
+    def __init__(  # noqa: PLR0917  # one caller
         self,
         inputs: Inputs,
         output: JobOutput,
@@ -137,7 +96,7 @@ class _Job:
         settings: JobSettings,
         pictures: Sequence[PictureSink],
         progress: Callable[[Progress], None] | None,
-        stop: threading.Event,
+        stop: threading.Event | None,
     ) -> None:
         self._inputs = inputs
         self._output = output
@@ -145,13 +104,16 @@ class _Job:
         self._engine = engine
         self._settings = settings
         self._pictures = pictures
+        self._picture_names = "".join(sorted(f"{type(sink).__name__}:{sink.folder.resolve()}\n" for sink in pictures))
         self._progress = progress
-        self._stop = stop
+        self._stop = stop or threading.Event()
         self._started = time.monotonic()
-        self._buffer = _Buffer()
+        self._buffer = Buffer(output, settings.commit_images)
         self._flight: dict[int, _Waiting] = {}
-        self._keys: set[str] = set()  # of what is in flight or in the buffer, so that it is not begun twice
+        self._in_flight: set[str] = set()
         self._again: list[_Waiting] = []
+        self._formats = repr(sorted(supported_formats().items()))
+        self._new_formats = self._manifest.meta("formats") not in (None, self._formats)
         self._position = self._done = self._kept = self._failed = self._faces = self._duplicates = 0
 
     def run(self) -> JobSummary:
@@ -162,20 +124,35 @@ class _Job:
             again, self._again = self._again, []
             self._pass(self._repeated(again))
         interrupted = self._stop.is_set()
+        self._check()
+        dropped = 0
         if not interrupted:
-            self._output.merge()
-        return self._summary(interrupted)
+            self._manifest.remember("formats", self._formats)
+            dropped = self._output.merge()
+        return self._summary(interrupted=interrupted, dropped=dropped)
 
     def _pass(self, sources: Iterator[ImageSource]) -> None:
         self._flight.clear()
+        self._in_flight.clear()
         chips = any(sink.needs_chips for sink in self._pictures)
-        for index, outcome in self._engine.as_ready(sources, chips=chips):
-            self._finish(self._flight.pop(index), outcome)
-            self._commit_if_due()
-            if self._progress is not None:
-                seconds = time.monotonic() - self._started
-                self._progress(Progress(self._done, self._kept, self._failed, self._faces, seconds))
-        self._commit()
+        try:
+            for index, outcome in self._engine.as_ready(sources, chips=chips):
+                self._finish(self._flight.pop(index), outcome)
+                self._buffer.commit_if_due()
+                self._report()
+        except OutputError:
+            raise
+        except FacefleetError:
+            self._buffer.commit()  # what was finished before stays done
+            raise
+        self._buffer.commit()
+        if self._flight:
+            raise InternalError(f"the engine gave no answer to {len(self._flight)} inputs")
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            seconds = time.monotonic() - self._started
+            self._progress(Progress(self._done, self._kept, self._failed, self._faces, seconds))
 
     def _fresh(self) -> Iterator[ImageSource]:
         """Inputs that have to be worked on; those done before are noted."""
@@ -183,22 +160,20 @@ class _Job:
         for item in self._inputs:
             if self._stop.is_set():
                 return
-            if item.key in self._keys:
-                self._duplicates += 1
-                continue
             known = self._manifest.state(item.key)
-            if known is not None and known[0] == self._manifest.run:
+            seen = item.key in self._in_flight or item.key in self._buffer
+            if seen or (known is not None and known.run == self._manifest.run):
                 self._duplicates += 1
                 continue
-            position = self._position
+            waiting = _Waiting(item, self._position, known)
             self._position += 1
-            self._keys.add(item.key)
-            if known is not None and known[1:3] == (item.size_bytes, item.mtime_ns) and known[3] is not Status.FAILED_RETRYABLE:
+            if known is not None and self._is_done(item, known):
                 self._kept += 1
-                self._buffer.kept.append((item.key, position))
-                self._commit_if_due()
+                self._buffer.keep(item.key, waiting.position)
+                self._buffer.commit_if_due()
                 continue
-            self._flight[number] = waiting = _Waiting(item, position)
+            self._flight[number] = waiting
+            self._in_flight.add(item.key)
             number += 1
             yield self._opened(waiting)
 
@@ -206,9 +181,21 @@ class _Job:
         for number, waiting in enumerate(again):
             if self._stop.is_set():
                 return
-            self._keys.add(waiting.item.key)
             self._flight[number] = waiting
             yield self._opened(waiting)
+
+    def _is_done(self, item: SourceItem, known: Known) -> bool:
+        if (item.size_bytes, item.mtime_ns) != (known.size_bytes, known.mtime_ns) or self._may_differ_now(known):
+            return False
+        written = known.pictures.splitlines()
+        return known.status is not Status.OK or all(name in written for name in self._picture_names.splitlines())
+
+    def _may_differ_now(self, known: Known) -> bool:
+        """Whether a failure may have had a cause that is gone: permissions, a limit, a missing extra, our bug."""
+        if known.code == "unsupported_format":
+            return self._new_formats
+        outside = known.code in ("source_unreadable", "image_too_large", "internal")
+        return outside or known.status is Status.FAILED_RETRYABLE
 
     def _opened(self, waiting: _Waiting) -> ImageSource:
         try:
@@ -219,65 +206,57 @@ class _Job:
 
     def _finish(self, waiting: _Waiting, outcome: Outcome[Faces]) -> None:
         item = waiting.item
+        self._in_flight.discard(item.key)
         if waiting.repeated:
             self._failed -= 1
         else:
             self._done += 1
+        outcome = self._with_pictures(waiting, outcome)
+        waiting.picture = None
+        entry = Entry(item.key, waiting.position, item.size_bytes, item.mtime_ns, self._picture_names, Status.NO_FACE)
         if outcome.ok:
             faces = outcome.unwrap()
-            try:
-                for sink in self._pictures:
-                    assert waiting.picture is not None
-                    sink.write(item.key, waiting.picture, faces)
-            except OutputError:
-                self._commit()
-                raise
-            status = Status.OK if len(faces) else Status.NO_FACE
             self._faces += len(faces)
-            entry = Entry(item.key, waiting.position, item.size_bytes, item.mtime_ns, status, len(faces))
-            self._buffer.results.append((item.key, faces))
-        else:
-            error = outcome.error
-            assert error is not None
-            status = Status.FAILED_RETRYABLE if error.retryable else Status.FAILED_PERMANENT
-            self._failed += 1
-            if error.retryable and len(self._again) < _MAX_AGAIN:
-                self._again.append(_Waiting(item, waiting.position, repeated=True))
-            entry = Entry(
-                item.key, waiting.position, item.size_bytes, item.mtime_ns, status, code=error.code, reason=str(error)
-            )
-        waiting.picture = None
-        self._buffer.entries.append(entry)
-
-    def _commit_if_due(self) -> None:
-        buffer = self._buffer
-        size = max(len(buffer.entries), len(buffer.kept) // 16)
-        if size >= self._settings.commit_images or time.monotonic() - buffer.since > _COMMIT_S:
-            self._commit()
-
-    def _commit(self) -> None:
-        buffer, self._buffer = self._buffer, _Buffer()
-        if not buffer.entries and not buffer.kept:
+            status = Status.OK if len(faces) else Status.NO_FACE
+            self._buffer.add(replace(entry, status=status, faces=len(faces)), faces)
             return
-        part = None
-        spans: dict[str, Span] = {}
-        if buffer.results:
-            part, written = self._output.write_part(buffer.results)
-            spans = {key: span for (key, _), span in zip(buffer.results, written, strict=True)}
-        entries = [replace(entry, span=spans.get(entry.key)) for entry in buffer.entries]
-        self._manifest.commit(entries, buffer.kept, part)
-        self._keys -= {entry.key for entry in entries}
-        self._keys -= {key for key, _ in buffer.kept}
+        error = outcome.error
+        assert error is not None
+        retryable = error.retryable or isinstance(error, (ClosedError, CancelledError))
+        self._failed += 1
+        if retryable and len(self._again) < _MAX_AGAIN:
+            self._again.append(_Waiting(item, waiting.position, repeated=True))
+        status = Status.FAILED_RETRYABLE if retryable else Status.FAILED_PERMANENT
+        self._buffer.add(replace(entry, status=status, code=error.code, reason=str(error)))
 
-    def _summary(self, interrupted: bool) -> JobSummary:
+    def _with_pictures(self, waiting: _Waiting, outcome: Outcome[Faces]) -> Outcome[Faces]:
+        """Write the pictures of a result; a picture that cannot be read again fails, alone."""
+        key = waiting.item.key
+        before = 0 if waiting.known is None else waiting.known.faces
+        try:
+            for sink in self._pictures:
+                sink.remove(key, before)
+                if outcome.ok:
+                    assert waiting.picture is not None
+                    sink.write(key, waiting.picture, outcome.unwrap())
+        except OutputError:
+            self._buffer.commit()
+            raise
+        except FacefleetError as error:
+            return Outcome(error=error)
+        return outcome
+
+    def _check(self) -> None:
+        recorded = sum(self._manifest.counts().values())
+        finished = self._kept + self._done
+        if recorded != finished:
+            raise InternalError(f"totals do not add up: {recorded} inputs recorded, {finished} finished")
+
+    def _summary(self, *, interrupted: bool, dropped: int) -> JobSummary:
         counts = self._manifest.counts()
-        total = sum(counts.values())
-        expected = self._kept + self._done
-        if total != expected:
-            raise InternalError(f"totals do not add up: {total} inputs recorded, {expected} finished")
         failures = self._output.write_failures()
         return JobSummary(
-            inputs=total,
+            inputs=sum(counts.values()),
             ok=counts[Status.OK],
             no_face=counts[Status.NO_FACE],
             failed_retryable=counts[Status.FAILED_RETRYABLE],
@@ -286,6 +265,7 @@ class _Job:
             processed=self._done,
             duplicates=self._duplicates,
             skipped=self._inputs.skipped,
+            dropped=dropped,
             seconds=time.monotonic() - self._started,
             errors=self._manifest.errors(),
             interrupted=interrupted,

@@ -7,6 +7,25 @@ from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is.
+
+    Attributes:
+        done: Inputs finished in this run.
+        kept: Inputs that a run before had finished.
+        failed: Of `done`, those that failed.
+        faces: Faces found in this run.
+        seconds: Since the start.
+    """
+
+    done: int
+    kept: int
+    failed: int
+    faces: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobSummary:
     """The result of a job.
 
@@ -19,7 +38,8 @@ class JobSummary:
         faces: Faces in the output.
         processed: Inputs worked on in this run; the others were done before.
         duplicates: Inputs named more than once, beyond the first time.
-        skipped: Files of folders and archives that did not look like pictures.
+        skipped: Files of folders and archives that were not taken.
+        dropped: Inputs of runs before that this one did not name: not in the output any more.
         seconds: Duration of this run.
         errors: Error code -> inputs that failed with it.
         interrupted: Whether the job was stopped; run it again to go on.
@@ -36,6 +56,7 @@ class JobSummary:
     processed: int
     duplicates: int
     skipped: int
+    dropped: int
     seconds: float
     errors: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False

@@ -12,7 +12,9 @@ from facefleet.types import Faces, RGBArray
 _GREEN, _YELLOW, _RED, _BLACK = (40, 220, 60), (250, 210, 40), (235, 60, 50), (0, 0, 0)
 
 
-def draw_faces(pixels: RGBArray, faces: Faces, *, labels: Sequence[str] | None = None, highlight: int | None = None) -> RGBArray:
+def draw_faces(
+    pixels: RGBArray, faces: Faces, *, labels: Sequence[str] | None = None, highlight: int | None = None
+) -> RGBArray:
     """Draw every face of a picture.
 
     Args:
@@ -33,7 +35,9 @@ def draw_faces(pixels: RGBArray, faces: Faces, *, labels: Sequence[str] | None =
         cv2.rectangle(canvas, (x1, y1), (x2 - 1, y2 - 1), color, line, cv2.LINE_AA)
         if np.isfinite(face.landmarks).all():
             for x, y in face.landmarks:
-                cv2.circle(canvas, (round(float(x)), round(float(y))), max(1, round(1.8 * unit)), color, -1, cv2.LINE_AA)
+                cv2.circle(
+                    canvas, (round(float(x)), round(float(y))), max(1, round(1.8 * unit)), color, -1, cv2.LINE_AA
+                )
         _label(canvas, labels[face.index] if labels else f"{face.score:.2f}", (x1, y1), color, unit)
     return canvas
 

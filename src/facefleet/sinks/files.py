@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
 
 from facefleet.decode import Decoder
-from facefleet.errors import FacefleetError, OutputError
+from facefleet.errors import OutputError
 from facefleet.sinks.draw import draw_faces
 from facefleet.types import Faces, ImageSource, RGBArray
 
@@ -35,29 +37,38 @@ class PictureSink(ABC):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
+        with _disk(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{folder}: cannot be made: {error}", hint="check permissions and free space") from error
 
     @abstractmethod
     def write(self, key: str, source: ImageSource, faces: Faces) -> None:
         """Write what belongs to one picture; writing it again replaces it.
 
         Raises:
+            InputError: The picture cannot be read again.
             OutputError: It cannot be written.
         """
+
+    @abstractmethod
+    def remove(self, key: str, faces: int) -> None:
+        """Remove what was written for a picture that had so many faces.
+
+        Raises:
+            OutputError: It cannot be removed.
+        """
+
+    def _unlink(self, name: str) -> None:
+        with _disk(self.folder / name):
+            (self.folder / name).unlink(missing_ok=True)
 
     def _save(self, name: str, pixels: RGBArray, *options: int) -> None:
         good, data = cv2.imencode(Path(name).suffix, np.ascontiguousarray(pixels[:, :, ::-1]), list(options))
         assert good
         target = self.folder / name
         part = target.with_name(f".{name}.part")
-        try:
+        with _disk(target):
             part.write_bytes(data.tobytes())
             part.replace(target)
-        except OSError as error:
-            raise OutputError(f"{target}: cannot be written: {error}", hint="check permissions and free space") from error
 
 
 class ChipsSink(PictureSink):
@@ -73,6 +84,11 @@ class ChipsSink(PictureSink):
             if face.status == 0:
                 self._save(f"{safe_name(key)}-{face.index}.png", faces.chips[face.index])
 
+    def remove(self, key: str, faces: int) -> None:
+        """See `PictureSink.remove`."""
+        for index in range(faces):
+            self._unlink(f"{safe_name(key)}-{index}.png")
+
 
 class DrawSink(PictureSink):
     """Copies with the faces drawn in, as JPEG, for pictures that have any."""
@@ -85,15 +101,24 @@ class DrawSink(PictureSink):
         """See `PictureSink.write`; the picture is decoded again, in full."""
         if not len(faces):
             return
-        try:
-            image = self._decoder.decode(source)
-        except FacefleetError as error:
-            raise OutputError(f"{key}: cannot be drawn: {error}") from error
-        pixels = draw_faces(image.pixels, faces)
+        pixels = draw_faces(self._decoder.decode(source).pixels, faces)
         self._save(f"{safe_name(key)}.jpg", pixels, cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY)
+
+    def remove(self, key: str, faces: int) -> None:
+        """See `PictureSink.remove`."""
+        if faces:
+            self._unlink(f"{safe_name(key)}.jpg")
+
+
+@contextlib.contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror or error}", hint="check permissions and free space") from error
 
 
 def safe_name(key: str) -> str:
     """A file name for any key: readable, never a path, and different for different keys."""
     stem = _UNSAFE.sub("_", PurePosixPath(key.replace("\\", "/")).name).strip("._")[:_STEM_LENGTH]
-    return f"{stem or 'picture'}-{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+    return f"{stem or 'picture'}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"

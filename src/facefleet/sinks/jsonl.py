@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from facefleet.sinks.table import Span, Table
 from facefleet.types import Faces, FaceStatus
+
+_QUALITY = ("size_px", "blur", "yaw_deg", "pitch_deg", "roll_deg")
 
 
 class JsonLinesTable(Table):
@@ -25,7 +28,7 @@ class JsonLinesTable(Table):
         spans, start = [], 0
         with path.open("wb") as stream:
             for key, faces in results:
-                line = (json.dumps(as_json(key, faces), ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")
+                line = (json.dumps(as_json(key, faces), ensure_ascii=False) + "\n").encode()
                 stream.write(line)
                 spans.append(Span(start, len(line)))
                 start += len(line)
@@ -55,30 +58,31 @@ class JsonLinesTable(Table):
 
 def as_json(key: str, faces: Faces) -> dict[str, Any]:
     """The result of one picture as JSON's types."""
-    quality = faces.quality
-    names = ("size_px", "blur", "yaw_deg", "pitch_deg", "roll_deg")
+    quality = {name: _numbers(getattr(faces.quality, name)) for name in _QUALITY}
+    norms, scores = _numbers(faces.norms), _numbers(faces.scores)
     return {
         "input": key,
         "width": faces.width,
         "height": faces.height,
-        "best_rejected": _number(faces.best_rejected),
+        "best_rejected": _numbers(np.array([faces.best_rejected]))[0],
         "faces": [
             {
-                "box": [_number(value) for value in face.box],
-                "landmarks": None
-                if np.isnan(face.landmarks).any()
-                else [[_number(value) for value in point] for point in face.landmarks],
-                "score": _number(face.score),
+                "box": _numbers(face.box),
+                "landmarks": [_numbers(point) for point in face.landmarks]
+                if np.isfinite(face.landmarks).all()
+                else None,
+                "score": scores[face.index],
                 "status": face.status.name.lower(),
-                "embedding": [_number(v) for v in face.embedding] if face.status is FaceStatus.OK else None,
-                "norm": _number(face.norm),
-                "quality": {name: _number(getattr(quality, name)[face.index]) for name in names},
+                "embedding": _numbers(face.embedding) if face.status is FaceStatus.OK else None,
+                "norm": norms[face.index],
+                "quality": {name: values[face.index] for name, values in quality.items()},
             }
             for face in faces
         ],
     }
 
 
-def _number(value: float) -> float | None:
-    """A float32 in the fewest digits that give it back; null if it is not finite."""
-    return float(str(np.float32(value))) if np.isfinite(value) else None
+def _numbers(values: NDArray[Any]) -> list[float | None]:
+    """float32 values in the fewest digits that give them back; null where not finite."""
+    texts = values.astype(np.float32).astype("U").tolist()
+    return [float(text) if finite else None for text, finite in zip(texts, np.isfinite(values).tolist(), strict=True)]

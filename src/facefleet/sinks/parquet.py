@@ -13,11 +13,13 @@
 | size_px, blur, yaw_deg, pitch_deg, roll_deg | float32, nullable | quality measures |
 | width, height | int32 | size of the upright picture in pixels |
 
-The file's metadata has the keys ``facefleet.*``: schema version, model fingerprint, pack, licence, metric.
+The file's metadata has the keys ``facefleet.*``: ``schema`` (version of this table), ``version``, ``fingerprint`` of
+the models and options, ``metric`` (cosine), and what the engine says of itself: ``pack``, ``license``, ``backend``, ...
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from facefleet.errors import OutputError
 from facefleet.sinks.table import Span, Table
 from facefleet.types import Faces, FaceStatus
 
@@ -32,8 +35,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP = 4096
+SCHEMA_VERSION = "1"
 _CACHED_GROUPS = 8
 _COMPRESSION = "zstd"
+_QUALITY = ("size_px", "blur", "yaw_deg", "pitch_deg", "roll_deg")
 
 
 class ParquetTable(Table):
@@ -43,6 +48,7 @@ class ParquetTable(Table):
         """The columns, with the metadata."""
         import pyarrow as pa
 
+        metadata = {**self.metadata, "schema": SCHEMA_VERSION}
         single = pa.float32()
         fields = [
             pa.field("input", pa.string(), nullable=False),
@@ -53,11 +59,11 @@ class ParquetTable(Table):
             pa.field("status", pa.string(), nullable=False),
             pa.field("embedding", pa.list_(single, self.dimension)),
             pa.field("norm", single),
-            *(pa.field(name, single) for name in ("size_px", "blur", "yaw_deg", "pitch_deg", "roll_deg")),
+            *(pa.field(name, single) for name in _QUALITY),
             pa.field("width", pa.int32(), nullable=False),
             pa.field("height", pa.int32(), nullable=False),
         ]
-        return pa.schema(fields, metadata={f"facefleet.{key}": value for key, value in sorted(self.metadata.items())})
+        return pa.schema(fields, metadata={f"facefleet.{key}": value for key, value in sorted(metadata.items())})
 
     def write_part(self, path: Path, results: Sequence[tuple[str, Faces]]) -> list[Span]:
         """See `Table.write_part`."""
@@ -76,32 +82,21 @@ class ParquetTable(Table):
 
     def merge(self, path: Path, spans: Iterable[tuple[Path, Span]]) -> Iterator[Span]:
         """See `Table.merge`. Row groups of `ROW_GROUP` rows, whatever the pieces were."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         schema = self.schema()
-        waiting: list[pa.Table] = []
-        rows = start = 0
-        with _Pieces() as pieces, pq.ParquetWriter(path, schema, compression=_COMPRESSION) as writer:
-
-            def flush(*, all_rows: bool) -> None:
-                nonlocal waiting, rows
-                table = pa.concat_tables(waiting)
-                while table.num_rows >= ROW_GROUP or (all_rows and table.num_rows):
-                    writer.write_table(table.slice(0, ROW_GROUP).combine_chunks())
-                    table = table.slice(ROW_GROUP)
-                waiting, rows = [table.combine_chunks()], table.num_rows
-
+        start = 0
+        with (
+            _mapped(path),
+            _Pieces() as pieces,
+            pq.ParquetWriter(path, schema, compression=_COMPRESSION) as writer,
+        ):
+            groups = _RowGroups(schema, writer, pieces)
             for file, span in spans:
-                if span.length:
-                    waiting += [piece.cast(schema) for piece in pieces.rows(file, span)]
-                    rows += span.length
-                    if rows >= ROW_GROUP:
-                        flush(all_rows=False)
+                groups.add(file, span)
                 yield Span(start, span.length)
                 start += span.length
-            if rows:
-                flush(all_rows=True)
+            groups.finish()
 
     def _batch(self, schema: pa.Schema, key: str, faces: Faces) -> pa.RecordBatch:
         import pyarrow as pa
@@ -131,11 +126,71 @@ class ParquetTable(Table):
             pa.array([FaceStatus(int(status)).name.lower() for status in faces.status], pa.string()),
             embedding,
             numbers(np.where(good, faces.norms, np.nan)),
-            *(numbers(v) for v in (quality.size_px, quality.blur, quality.yaw_deg, quality.pitch_deg, quality.roll_deg)),
+            *(numbers(getattr(quality, name)) for name in _QUALITY),
             pa.array(np.full(n, faces.width, np.int32)),
             pa.array(np.full(n, faces.height, np.int32)),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _RowGroups:
+    """Gathers rows into row groups of `ROW_GROUP`, whatever the pieces were; neighboring pieces are read as one."""
+
+    def __init__(self, schema: pa.Schema, writer: Any, pieces: _Pieces) -> None:  # noqa: ANN401  # pyarrow is untyped
+        self._schema = schema
+        self._writer = writer
+        self._pieces = pieces
+        self._file: Path | None = None
+        self._span = Span(0, 0)
+        self._tables: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, file: Path, span: Span) -> None:
+        """Rows of a picture."""
+        if not span.length:
+            return
+        end = self._span.start + self._span.length
+        if file == self._file and span.start == end and self._span.length < ROW_GROUP:
+            self._span = Span(self._span.start, self._span.length + span.length)
+            return
+        self._read()
+        self._file, self._span = file, span
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._read()
+        self._write(at_least=1)
+
+    def _read(self) -> None:
+        if self._file is not None:
+            self._tables += [piece.cast(self._schema) for piece in self._pieces.rows(self._file, self._span)]
+            self._rows += self._span.length
+            self._file = None
+            self._write(at_least=ROW_GROUP)
+
+    def _write(self, *, at_least: int) -> None:
+        import pyarrow as pa
+
+        if self._rows < at_least:
+            return
+        table = pa.concat_tables(self._tables)
+        while table.num_rows >= at_least:
+            self._writer.write_table(table.slice(0, ROW_GROUP).combine_chunks())
+            table = table.slice(ROW_GROUP)
+        self._tables, self._rows = [table.combine_chunks()], table.num_rows
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[None]:
+    """What pyarrow says about files it wrote and cannot read any more; OSError is left as it is."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowException as error:
+        if isinstance(error, OSError):
+            raise
+        raise OutputError(f"{path}: {error}", hint="a part is damaged: use --overwrite to start anew") from error
 
 
 class _Pieces:

@@ -3,57 +3,102 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from stat import S_ISDIR, S_ISREG
 
-from facefleet.sources.item import SourceItem, looks_like_picture
+from facefleet.sources.choice import HEAD_BYTES, Choice
+from facefleet.sources.item import SourceItem, failing_item, plain_path, printable
+from facefleet.sources.order import in_order
+
+# Paths stay text and go through os: a Path a file is slow in folders of millions.
+# ruff: noqa: PTH114, PTH116, PTH118, PTH123
 
 
 def file_item(path: str) -> SourceItem:
-    """The item of one file; a missing one fails when it is opened, on its own."""
+    """The item of one file; one that is missing or no regular file fails on its own when the engine gets to it."""
+    path = plain_path(path)
+    key = printable(path)
     try:
-        stat = os.stat(path)  # noqa: PTH116  # paths stay text: a Path a file is slow in folders of millions
-        return SourceItem(path, lambda: path, stat.st_size, stat.st_mtime_ns)
-    except OSError:
-        return SourceItem(path, lambda: path)
+        stat = os.stat(path)
+    except (OSError, ValueError) as error:
+        return failing_item(key, getattr(error, "strerror", None) or str(error), hint="check the path")
+    if not S_ISREG(stat.st_mode):
+        return failing_item(key, "not a regular file", hint="name files, folders or archives")
+    return SourceItem(key, lambda: path, stat.st_size, stat.st_mtime_ns)
 
 
-def folder_items(folder: str, *, all_files: bool, skipped: Callable[[], None]) -> Iterator[SourceItem]:
-    """Pictures below a folder, hidden ones left out.
+@dataclass(slots=True)
+class _Level:
+    """A folder being walked."""
+
+    path: str
+    inner: str
+    identity: tuple[int, int]
+    names: Iterator[str]
+
+
+def folder_items(folder: str, choice: Choice) -> Iterator[SourceItem]:
+    """Pictures below a folder, in the order of their names, folder by folder.
 
     Args:
-        folder: Its path; links to folders are followed unless they lead back to where they are in.
-        all_files: Whether every file counts, not only those that look like pictures by name.
-        skipped: Called for every file that does not count.
+        folder: Its path. A link to a folder is followed once, and never to a folder that the walk is inside of.
+        choice: Which files count.
+
+    Yields:
+        Items; a folder that cannot be listed is one item that fails.
     """
-    yield from _walk(folder, all_files, skipped, frozenset())
-
-
-def _walk(
-    folder: str, all_files: bool, skipped: Callable[[], None], parents: frozenset[tuple[int, int]]
-) -> Iterator[SourceItem]:
-    try:
-        stat = os.stat(folder)  # noqa: PTH116  # as above
-        identity = (stat.st_dev, stat.st_ino)
-        if identity in parents:
-            return
-        with os.scandir(folder) as entries:
-            listed = sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        yield _unreadable(folder, error)
-        return
-    for entry in listed:
-        if entry.name.startswith("."):
+    linked: set[tuple[int, int]] = set()
+    levels: list[_Level] = []
+    failed = _enter(plain_path(folder), "", levels)
+    if failed is not None:
+        yield failed
+    while levels:
+        level = levels[-1]
+        name = next(level.names, None)
+        if name is None:
+            levels.pop()
             continue
-        if entry.is_dir():
-            yield from _walk(entry.path, all_files, skipped, parents | {identity})
-        elif entry.is_file() and (all_files or looks_like_picture(entry.name)):
-            yield file_item(entry.path)
-        else:
-            skipped()
+        path = os.path.join(level.path, name)
+        inner = f"{level.inner}{name}"
+        try:
+            stat = os.stat(path)
+        except OSError:  # a broken link, or gone since
+            if choice.takes(inner, bytes):
+                yield file_item(path)
+            continue
+        if S_ISDIR(stat.st_mode):
+            identity = (stat.st_dev, stat.st_ino)
+            if not choice.enters(inner):
+                continue
+            if os.path.islink(path):
+                if identity in linked or any(above.identity == identity for above in levels):
+                    choice.skipped += 1
+                    continue
+                linked.add(identity)
+            failed = _enter(path, f"{inner}/", levels)
+            if failed is not None:
+                yield failed
+        elif not S_ISREG(stat.st_mode):
+            choice.skipped += 1
+        elif choice.takes(inner, lambda path=path: _head(path)):  # type: ignore[misc]
+            yield SourceItem(printable(path), lambda path=path: path, stat.st_size, stat.st_mtime_ns)  # type: ignore[misc]
 
 
-def _unreadable(folder: str, error: OSError) -> SourceItem:
-    def fail() -> str:
-        raise error
+def _enter(path: str, inner: str, levels: list[_Level]) -> SourceItem | None:
+    try:
+        stat = os.stat(path)
+        with os.scandir(path) as entries:
+            names = in_order(entry.name for entry in entries)
+    except OSError as error:
+        return failing_item(printable(path), f"cannot be listed: {error.strerror}", hint="check its permissions")
+    levels.append(_Level(path, inner, (stat.st_dev, stat.st_ino), names))
+    return None
 
-    return SourceItem(folder, fail)
+
+def _head(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(HEAD_BYTES)
+    except OSError:
+        return b""

@@ -1,22 +1,32 @@
-"""From what a user names to a stream of items."""
+"""From what a user names to a stream of items.
+
+Owns what a name means. A file that is named is always taken; of folders, patterns that match folders, and archives,
+`Choice` says which files are. Archives inside folders or archives are not opened. Runs in the thread that iterates.
+"""
 
 from __future__ import annotations
 
 import glob
+import hashlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from facefleet.errors import ConfigError, SourceError
-from facefleet.sources.archive import archive_items, is_archive
+from facefleet.errors import ConfigError
+from facefleet.sources.choice import HEAD_BYTES, Choice, is_picture
 from facefleet.sources.folder import file_item, folder_items
-from facefleet.sources.item import SourceItem
+from facefleet.sources.item import SourceItem, failing_item
+from facefleet.sources.names import listed_names
+from facefleet.sources.order import in_order
+from facefleet.sources.tars import tar_items
+from facefleet.sources.zips import zip_items
 from facefleet.types import EncodedImage
 
-_PICTURE_STARTS = (b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM", b"II*\x00", b"MM\x00*", b"RIFF")
 _STDIN = "-"
+_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,115 +34,120 @@ class InputOptions:
     """How inputs are read.
 
     Attributes:
-        all_files: Take every file of folders and archives, whatever its name.
+        all_files: Take every file of folders and archives, whatever its name; else those with the extension of a
+            picture, and those without any extension that begin like one.
         lists: Files with one path a line, or separated by NUL.
+        include: Patterns of files in folders and archives; if given, only those that match one are taken.
+        exclude: Patterns of files and folders that are left out.
+        max_member_bytes: Archive members that unpack to more fail: an archive can claim any size.
     """
 
     all_files: bool = False
     lists: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    max_member_bytes: int = 256 << 20
 
 
 class Inputs:
     """A stream of items; iterate it once.
 
     Args:
-        paths: Files, folders, glob patterns, archives; ``-`` for standard input: one path a line, or one picture.
+        paths: Files, folders, glob patterns, archives; ``@list.txt`` for a file with one path a line; ``-`` for
+            standard input: paths, or the bytes of one picture.
         options: How they are read.
         stdin: Standard input; default: the process's.
 
-    Attributes:
-        skipped: Files of folders and archives that did not look like pictures, so far.
-
     Raises:
-        ConfigError: Nothing is named, or nothing that is named exists.
+        ConfigError: Nothing is named, nothing that is named exists, or a list does not.
     """
 
     def __init__(
         self, paths: Sequence[str], options: InputOptions | None = None, *, stdin: BinaryIO | None = None
     ) -> None:
-        self._paths = [str(path) for path in paths]
         self._options = options or InputOptions()
+        self._paths: list[str] = []
+        self._lists = list(self._options.lists)
+        for path in map(str, paths):
+            if path.startswith("@") and not os.path.lexists(path):
+                self._lists.append(path[1:])
+            else:
+                self._paths.append(path)
         self._stdin = stdin
-        self.skipped = 0
-        if not self._paths and not self._options.lists:
+        self._choice = Choice(
+            all_files=self._options.all_files, include=self._options.include, exclude=self._options.exclude
+        )
+        if not self._paths and not self._lists:
             raise ConfigError("no inputs", hint="name files, folders, globs, archives, --list FILE, or - for stdin")
-        absent = [path for path in self._options.lists if not Path(path).is_file()]
-        if absent:
-            raise ConfigError(f"{absent[0]}: no such list file", hint="--list takes a file with one path a line")
-        if self._paths and not self._options.lists and not any(self._exists(path) for path in self._paths):
+        for path in self._lists:
+            if not Path(path).exists() or Path(path).is_dir():
+                raise ConfigError(f"{path}: no such list file", hint="a list is a file with one path a line")
+        if self._paths and not self._lists and not any(map(_exists, self._paths)):
             raise ConfigError(f"no input exists: {', '.join(self._paths[:3])}", hint="check the paths")
+
+    @property
+    def skipped(self) -> int:
+        """Files of folders and archives that were not taken, so far."""
+        return self._choice.skipped
 
     def __iter__(self) -> Iterator[SourceItem]:
         for path in self._paths:
             if path == _STDIN:
                 yield from self._from_stdin()
+            elif _is_pattern(path) and not Path(path).exists():
+                yield from self._matching(path)
             else:
                 yield from self._named(path)
-        for path in self._options.lists:
+        for path in self._lists:
             with Path(path).open("rb") as stream:
-                yield from self._listed(stream)
+                for name in listed_names(stream):
+                    yield from self._named(name)
 
-    def _exists(self, path: str) -> bool:
-        return path == _STDIN or Path(path).exists() or (_is_pattern(path) and any(True for _ in glob.iglob(path)))
-
-    def _skip(self) -> None:
-        self.skipped += 1
+    def _matching(self, pattern: str) -> Iterator[SourceItem]:
+        matched = False
+        for match in in_order(glob.iglob(pattern, recursive=True)):  # noqa: PTH207  # a Path has no absolute patterns
+            matched = True
+            # With ** the files of a folder match by themselves.
+            if not ("**" in pattern and Path(match).is_dir()):
+                yield from self._named(match)
+        if not matched:
+            yield failing_item(pattern, "nothing matches this pattern", hint="check the path")
 
     def _named(self, path: str) -> Iterator[SourceItem]:
-        if _is_pattern(path) and not Path(path).exists():
-            matches = sorted(glob.glob(path, recursive=True))
-            if not matches:
-                yield file_item(path)
-            for match in matches:
-                yield from self._named_plain(match)
-        else:
-            yield from self._named_plain(path)
-
-    def _named_plain(self, path: str) -> Iterator[SourceItem]:
         if Path(path).is_dir():
-            yield from folder_items(path, all_files=self._options.all_files, skipped=self._skip)
+            yield from folder_items(path, self._choice)
         elif is_archive(path) and Path(path).is_file():
-            yield from archive_items(path, all_files=self._options.all_files, skipped=self._skip)
+            items = zip_items if path.lower().endswith(".zip") else tar_items
+            yield from items(path, self._choice, self._options.max_member_bytes)
         else:
             yield file_item(path)
 
-    def _listed(self, stream: BinaryIO) -> Iterator[SourceItem]:
-        for name in _names(stream):
-            yield from self._named_plain(name)
-
     def _from_stdin(self) -> Iterator[SourceItem]:
         stream = self._stdin or sys.stdin.buffer
-        peek = getattr(stream, "peek", None)
-        start: bytes = peek(16)[:16] if peek else b""
-        if start.startswith(_PICTURE_STARTS) or start[4:8] == b"ftyp":
-            data = stream.read()
-            yield SourceItem(_STDIN, lambda: EncodedImage(data, "<stdin>"), len(data))
-        else:
-            yield from self._listed(stream)
+        head = stream.read(HEAD_BYTES)
+        if not is_picture(head):
+            for name in listed_names(stream, head):
+                yield from self._named(name)
+            return
+        limit = self._options.max_member_bytes
+        data = head + stream.read(limit - len(head) + 1)
+        if len(data) > limit:
+            yield failing_item(_STDIN, f"standard input has more than {limit} bytes", hint="write it to a file")
+            return
+        version = int.from_bytes(hashlib.sha256(data).digest()[:7], "big")  # there is no time of change to go by
+        yield SourceItem(_STDIN, lambda: EncodedImage(data, "<stdin>"), len(data), version)
+
+
+def is_archive(path: str) -> bool:
+    """Whether a file is named like an archive that is read here."""
+    return path.lower().endswith((".zip", *_TARS))
+
+
+def _exists(path: str) -> bool:
+    if path == _STDIN or os.path.lexists(path):
+        return True
+    return _is_pattern(path) and any(True for _ in glob.iglob(path, recursive=True))  # noqa: PTH207  # as above
 
 
 def _is_pattern(path: str) -> bool:
     return any(sign in path for sign in "*?[")
-
-
-def _names(stream: BinaryIO) -> Iterator[str]:
-    """Names in a list: separated by NUL if the first block has one, else by line ends."""
-    first = stream.read(1 << 16)
-    separator = b"\0" if b"\0" in first else b"\n"
-    rest = b""
-    block = first
-    while block:
-        *names, rest = (rest + block).split(separator)
-        for name in names:
-            if stripped := name.rstrip(b"\r"):
-                yield _text(stripped)
-        block = stream.read(1 << 16)
-    if rest.rstrip(b"\r"):
-        yield _text(rest.rstrip(b"\r"))
-
-
-def _text(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise SourceError(f"a list names {name[:80]!r}, which is not UTF-8", hint="write the list as UTF-8") from error

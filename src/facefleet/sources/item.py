@@ -6,13 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from facefleet.types import ImageSource
-
-EXTENSIONS = frozenset(
-    "jpg jpeg jpe jfif mpo png apng gif bmp dib webp tif tiff avif avifs heic heif hif jp2 j2k jpx ico qoi "
-    "ppm pgm pbm pnm pfm".split()
-)
-"""Extensions of files in folders and archives that are taken for pictures; what they are, their bytes decide."""
+from facefleet.errors import SourceError
+from facefleet.types import DeferredImage, ImageSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +15,11 @@ class SourceItem:
     """One input.
 
     Attributes:
-        key: What it is called everywhere: the path as given, or ``archive!member``.
-        open: Gives what the engine takes; reads no more than it must. Called once in the job's thread.
+        key: What it is called everywhere: the path as given, or ``archive!member``. Always valid Unicode.
+        open: Gives what the engine takes. Called in the thread that iterates the source, before the next item is
+            asked for, and again if the input is retried later.
         size_bytes: Size, -1 where not known.
-        mtime_ns: Time of last change, -1 where not known.
+        mtime_ns: Time of last change in ns, or another number that changes with the content; -1 where not known.
     """
 
     key: str
@@ -32,7 +28,24 @@ class SourceItem:
     mtime_ns: int = -1
 
 
-def looks_like_picture(name: str) -> bool:
-    """Whether a file in a folder or archive is taken for a picture: by extension, or because it has none."""
-    suffix = PurePath(name).suffix
-    return not suffix or suffix[1:].lower() in EXTENSIONS
+def printable(name: str) -> str:
+    """A file name as text that can be stored anywhere: bytes that are not UTF-8 are shown by their numbers in hex."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return name
+
+
+def failing_item(key: str, reason: str, *, hint: str = "", size_bytes: int = -1, mtime_ns: int = -1) -> SourceItem:
+    """An input that cannot be read: it fails on its own when the engine gets to it."""
+
+    def fail() -> bytes:
+        raise SourceError(f"{key}: {reason}", hint=hint)
+
+    return SourceItem(key, lambda: DeferredImage(key, fail), size_bytes, mtime_ns)
+
+
+def plain_path(path: str) -> str:
+    """A path without ``./`` and doubled slashes, so that one file has one key; ``..`` stays, links may cross it."""
+    return str(PurePath(path))
