@@ -50,7 +50,8 @@ def folder_items(folder: str, choice: Choice) -> Iterator[SourceItem]:
     """
     linked: set[tuple[int, int]] = set()
     levels: list[_Level] = []
-    failed = _enter(plain_path(folder), "", levels)
+    top = plain_path(folder)
+    failed = _enter("" if top == "." else top, "", levels)  # so that ./a.jpg and a.jpg are one
     if failed is not None:
         yield failed
     while levels:
@@ -87,11 +88,11 @@ def folder_items(folder: str, choice: Choice) -> Iterator[SourceItem]:
 
 def _enter(path: str, inner: str, levels: list[_Level]) -> SourceItem | None:
     try:
-        stat = os.stat(path)
-        with os.scandir(path) as entries:
+        stat = os.stat(path or ".")
+        with os.scandir(path or ".") as entries:
             names = in_order(entry.name for entry in entries)
     except OSError as error:
-        return failing_item(printable(path), f"cannot be listed: {error.strerror}", hint="check its permissions")
+        return failing_item(printable(path or "."), f"cannot be listed: {error.strerror}", hint="check its permissions")
     levels.append(_Level(path, inner, (stat.st_dev, stat.st_ino), names))
     return None
 

@@ -7,12 +7,12 @@ order: a member is then unpacked when it is opened, and large ones wait in unnam
 from __future__ import annotations
 
 import bz2
-import contextlib
 import gzip
 import io
 import lzma
 import tarfile
 import tempfile
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +28,7 @@ BROKEN = (tarfile.TarError, zlib.error, lzma.LZMAError, OSError, EOFError, Value
 
 _IN_MEMORY_BYTES = 2 << 20
 _READ_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 16  # as much is lost where an archive is cut off
 _MAX_HEADER_BYTES = 8 << 20
 _BLOCK = tarfile.BLOCKSIZE
 _HINT = "test the archive; it may be damaged or cut off"
@@ -79,7 +80,7 @@ class _Zstd(io.RawIOBase):
 
 
 def _zstd(path: str) -> IO[bytes]:
-    return cast("IO[bytes]", io.BufferedReader(_Zstd(path), _READ_BYTES))
+    return cast("IO[bytes]", io.BufferedReader(_Zstd(path), _BUFFER_BYTES))
 
 
 _COMPRESSIONS: dict[bytes, Callable[[str], Any]] = {
@@ -91,16 +92,40 @@ _COMPRESSIONS: dict[bytes, Callable[[str], Any]] = {
 
 
 class _Guarded:
-    """A file that refuses huge reads: a header's length field must not decide how much memory is taken."""
+    """A file as tarfile reads it: forwards.
+
+    It refuses huge reads, as a header's length field must not decide how much memory is taken, and serves the step
+    back by one byte that tarfile makes before every header, for which a decompressor might start all over.
+    """
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
-        self.seek, self.tell = stream.seek, stream.tell
+        self._at = 0
+        self._last = b""  # the byte before the stream's position, if it was read
+        self._held = b""  # that byte, while the position is before it
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int) -> int:
+        if self._last and not self._held and offset == self._at - 1:
+            self._held = self._last
+        elif offset != self._at:
+            self._stream.seek(offset)
+            self._last = self._held = b""
+        self._at = offset
+        return offset
 
     def read(self, size: int) -> bytes:
         if size > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size} bytes")
-        return self._stream.read(size)
+        if not size:
+            return b""
+        data = self._held + self._stream.read(size - len(self._held))
+        self._held = b""
+        self._last = data[-1:]
+        self._at += len(data)
+        return data
 
 
 class _Archive:
@@ -114,7 +139,8 @@ class _Archive:
         self.compressed = opener is not None
         self._stream: IO[bytes] = opener(path) if opener is not None else Path(path).open("rb")  # noqa: SIM115  # closed by __exit__
         try:
-            self._tar = tarfile.open(fileobj=cast("IO[bytes]", _Guarded(self._stream)), mode="r:")  # noqa: SIM115
+            self._guarded = _Guarded(self._stream)
+            self._tar = tarfile.open(fileobj=cast("IO[bytes]", self._guarded), mode="r:")  # noqa: SIM115
         except BaseException:
             self._stream.close()
             raise
@@ -131,8 +157,8 @@ class _Archive:
             self._tar.members.clear()  # type: ignore[attr-defined]  # it would keep every member there ever was
             yield member
         # tarfile takes a header it cannot read for the end; the real end is a block of zeros, or of the file.
-        self._stream.seek(self._tar.offset)
-        if self._stream.read(_BLOCK).strip(b"\0"):
+        self._guarded.seek(self._tar.offset)
+        if self._guarded.read(_BLOCK).strip(b"\0"):
             raise tarfile.ReadError(f"damaged at byte {self._tar.offset}")
 
     def content(self, member: tarfile.TarInfo) -> IO[bytes]:
@@ -228,23 +254,38 @@ class _Opened:
         except BROKEN as error:
             raise SourceError(f"{self._key}: cannot be read ({error})", hint=_HINT) from error
 
-        def load() -> bytes:
-            content.seek(0)
-            return content.read()
+        return DeferredImage(self._key, content.read, self._member.size)
 
-        return DeferredImage(self._key, load, self._member.size)
-
-    def _copied(self, stream: IO[bytes], start: bytes) -> IO[bytes]:
-        # Not closed here: it lives as long as the DeferredImage that reads it.
-        content: IO[bytes] = cast("IO[bytes]", tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, prefix="facefleet-"))  # noqa: SIM115
-        with contextlib.ExitStack() as stack:
-            stack.callback(content.close)
-            content.write(start)
-            size = len(start)
-            while block := stream.read(_READ_BYTES):
-                content.write(block)
-                size += len(block)
-            if size != self._member.size:
-                raise EOFError(f"{size} of {self._member.size} bytes are there")
-            stack.pop_all()
+    def _copied(self, stream: IO[bytes], start: bytes) -> _Unpacked:
+        content = _Unpacked(self._member.size)
+        content.write(start)
+        while block := stream.read(_READ_BYTES):
+            content.write(block)
+        if content.size_bytes != self._member.size:
+            raise EOFError(f"{content.size_bytes} of {self._member.size} bytes are there")
         return content
+
+
+class _Unpacked:
+    """The bytes of a member until the engine gets to it; in an unnamed temporary file if they are many."""
+
+    def __init__(self, expected_bytes: int) -> None:
+        self.size_bytes = 0
+        self._blocks: list[bytes] = []
+        self._file: IO[bytes] | None = None
+        if expected_bytes > _IN_MEMORY_BYTES:
+            self._file = tempfile.TemporaryFile(prefix="facefleet-")  # noqa: SIM115  # closed when this is let go
+            weakref.finalize(self, self._file.close)
+
+    def write(self, block: bytes) -> None:
+        self.size_bytes += len(block)
+        if self._file is None:
+            self._blocks.append(block)
+        else:
+            self._file.write(block)
+
+    def read(self) -> bytes:
+        if self._file is None:
+            return b"".join(self._blocks)
+        self._file.seek(0)
+        return self._file.read()

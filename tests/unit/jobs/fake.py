@@ -51,7 +51,7 @@ def faces_of(name: str, data: bytes, *, chips: bool = False, count: int | None =
 
 
 class FakeEngine:
-    """Bytes that begin with ``bad`` are corrupt, with ``flaky N`` fail N times and then are not, with ``blank`` are empty.
+    """Bytes that begin with ``bad`` are corrupt, ``flaky N`` fails N times, ``blank`` has no face.
 
     Args:
         window: Pictures taken in before the first answer; answers come in random order within it.
@@ -73,9 +73,7 @@ class FakeEngine:
     def describe(self) -> dict[str, str]:
         return {"pack": "fake", "license": "none", "threads": "1"}
 
-    def as_ready(
-        self, images: Iterable[ImageSource], *, chips: bool = False
-    ) -> Iterator[tuple[int, Outcome[Faces]]]:
+    def as_ready(self, images: Iterable[ImageSource], *, chips: bool = False) -> Iterator[tuple[int, Outcome[Faces]]]:
         source = enumerate(images)
         held: list[tuple[int, ImageSource]] = []
         while True:
