@@ -34,6 +34,8 @@ def extract(
     ] = Path("faces.parquet"),
     lists: Annotated[list[Path] | None, typer.Option("--list", help="File with one path a line, or NUL.")] = None,
     all_files: Annotated[bool, typer.Option("--all-files", help="Take files of any name in folders.")] = False,
+    include: Annotated[list[str] | None, typer.Option(help="Pattern of files to take from folders.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Pattern of files and folders to leave out.")] = None,
     chips: Annotated[
         Path | None, typer.Option(help="Folder for the aligned faces.", rich_help_panel=_OUTPUT)
     ] = None,
@@ -93,7 +95,12 @@ def extract(
     from facefleet.sinks import ChipsSink, DrawSink
     from facefleet.sources import InputOptions, Inputs
 
-    chosen = InputOptions(all_files=all_files, lists=tuple(str(path) for path in lists or ()))
+    chosen = InputOptions(
+        all_files=all_files,
+        lists=tuple(str(path) for path in lists or ()),
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+    )
     source = Inputs(inputs or [], chosen)
     pictures: list[PictureSink] = []
     if chips is not None:
@@ -206,6 +213,8 @@ def _report(result: JobSummary, summary: str | None) -> None:
         table.add_row("named twice", str(result.duplicates))
     if result.skipped:
         table.add_row("other files, skipped", str(result.skipped))
+    if result.dropped:
+        table.add_row("not named any more, dropped", str(result.dropped))
     table.add_row("done in this run", f"{result.processed} in {result.seconds:.1f} s, {result.images_per_s:.1f} images/s")
     for code, count in result.errors.items():
         table.add_row(f"  {code}", str(count), style="red")
