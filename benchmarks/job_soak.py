@@ -108,7 +108,7 @@ def watch(process: subprocess.Popen[bytes], output: Path) -> Watched:
 
 def killed(photos: Path, output: Path, extra: list[str], kills: int, undisturbed_s: float) -> Iterator[int]:
     """Kill the job at random moments; yields how many inputs were recorded each time."""
-    moments = random.Random(2)
+    moments = random.Random(5)
     for _ in range(kills):
         process = start(photos, output, extra)
         time.sleep(moments.uniform(0.2, 4 + 1.5 * undisturbed_s / kills))

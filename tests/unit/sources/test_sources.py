@@ -178,9 +178,9 @@ def test_size_and_time_of_files(here: Path) -> None:
 @pytest.mark.parametrize("separator", [b"\n", b"\r\n", b"\0"])
 def test_lists(here: Path, separator: bytes) -> None:
     make(here, "a.jpg", "d/b.jpg", "d/caf\u00e9 1.jpg", "gone.jpg")
-    names = ["a.jpg", "./a.jpg", "", "d", "caf\udce9.jpg", "#no comment.jpg"]
+    names = ["a.jpg", "./a.jpg", "", "d", "na\udcefve.jpg", "#no comment.jpg"]
     (here / "list.txt").write_bytes(separator.join(map(os.fsencode, names)))
-    wanted = ["a.jpg", "a.jpg", "d/b.jpg", "d/caf\u00e9 1.jpg", "caf\\xe9.jpg", "#no comment.jpg"]
+    wanted = ["a.jpg", "a.jpg", "d/b.jpg", "d/caf\u00e9 1.jpg", "na\\xefve.jpg", "#no comment.jpg"]
     assert keys("@list.txt")[0] == wanted
     assert keys(lists=("list.txt",))[0] == wanted
     assert keys("-", stdin=(here / "list.txt").read_bytes())[0] == wanted
