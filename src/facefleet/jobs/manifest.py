@@ -110,15 +110,17 @@ class JobManifest:
 
     def __init__(self, path: Path, settings: str) -> None:
         self.path = path
+        overwrite = "use --overwrite to start the job anew"
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
         except sqlite3.Error as error:
-            raise OutputError(
-                f"{path}: cannot be used: {error}", hint="use --overwrite to start the job anew"
-            ) from error
+            raise OutputError(f"{path}: cannot be used: {error}", hint=overwrite) from error
         try:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+            except sqlite3.Error as error:
+                raise OutputError(f"{path}: cannot be used: {error}", hint=overwrite) from error
             with self._transaction():
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     self._do(statement)
