@@ -1,6 +1,7 @@
-"""Which format bytes are, from their first bytes alone, and which formats this install reads.
+"""Which format bytes are, from the bytes alone, and which formats this install reads.
 
-Names never count: a PNG called ``.jpg`` is a PNG.
+Names never count: a PNG called ``.jpg`` is a PNG. Formats that hold no photos (EPS, PDF, FITS, ...) are refused here,
+so that no decoder of theirs ever sees a byte. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -10,53 +11,44 @@ from functools import lru_cache
 
 from facefleet.errors import EmptyInputError, UnsupportedFormatError
 
-_MAGIC: tuple[tuple[int, bytes, str], ...] = (
-    (0, b"\xff\xd8", "jpeg"),
-    (0, b"\x89PNG\r\n\x1a\n", "png"),
-    (0, b"GIF87a", "gif"),
-    (0, b"GIF89a", "gif"),
-    (0, b"BM", "bmp"),
-    (0, b"II*\x00", "tiff"),
-    (0, b"MM\x00*", "tiff"),
-    (0, b"II+\x00", "tiff"),
-    (0, b"MM\x00+", "tiff"),
-    (0, b"\x00\x00\x00\x0cjP  \r\n\x87\n", "jpeg2000"),
-    (0, b"\xff\x4f\xff\x51", "jpeg2000"),
-    (0, b"\x00\x00\x01\x00", "ico"),
-    (0, b"qoif", "qoi"),
+_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (b"\xff\xd8", "jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF87a", "gif"),
+    (b"GIF89a", "gif"),
+    (b"BM", "bmp"),
+    (b"II*\x00", "tiff"),
+    (b"MM\x00*", "tiff"),
+    (b"II+\x00", "tiff"),
+    (b"MM\x00+", "tiff"),
+    (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "jpeg2000"),
+    (b"\xff\x4f\xff\x51", "jpeg2000"),
+    (b"\x00\x00\x01\x00", "ico"),
+    (b"qoif", "qoi"),
 )
 _BRANDS = {  # ISO base media: the major brand, or one of the compatible ones, names the codec
     "avif": (b"avif", b"avis"),
     "heic": (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"),
 }
-PILLOW = {
-    "jpeg": "JPEG",
-    "png": "PNG",
-    "gif": "GIF",
-    "bmp": "BMP",
-    "webp": "WEBP",
-    "tiff": "TIFF",
-    "jpeg2000": "JPEG2000",
-    "ico": "ICO",
-    "qoi": "QOI",
-    "pnm": "PPM",
-    "avif": "AVIF",
-    "heic": "HEIF",
-}
-"""Formats and the names Pillow has for them."""
+_TGA_FOOTER = b"TRUEVISION-XFILE.\x00"
+_FORMATS = ("jpeg", "png", "gif", "bmp", "webp", "tiff", "jpeg2000", "ico", "qoi", "pnm", "tga", "avif", "heic")
 
 
 def sniff(data: bytes, *, name: str) -> str:
     """The format of `data`.
 
+    Args:
+        data: The file; its first 64 bytes tell every format but TGA, whose mark is at its end.
+        name: What to call it in errors.
+
     Raises:
         EmptyInputError: There are no bytes.
-        UnsupportedFormatError: The first bytes are of no format that facefleet knows.
+        UnsupportedFormatError: They are of no format that facefleet knows.
     """
     if not data:
         raise EmptyInputError(f"{name}: no bytes", hint="the file is empty; was the upload or copy cut off?")
-    for offset, magic, found in _MAGIC:
-        if data.startswith(magic, offset):
+    for magic, found in _MAGIC:
+        if data.startswith(magic):
             return found
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
@@ -65,8 +57,10 @@ def sniff(data: bytes, *, name: str) -> str:
         for found, known in _BRANDS.items():
             if any(brands[i : i + 4] in known for i in range(0, len(brands), 4)):
                 return found
-    if data[:1] == b"P" and data[1:2] in b"1234567Ff" and data[2:3] in b" \t\r\n#":
+    if data[:1] == b"P" and data[1:2] in b"123456f" and data[2:3] in b" \t\r\n#":
         return "pnm"
+    if data.endswith(_TGA_FOOTER):
+        return "tga"
     readable = ", ".join(found for found, here in supported_formats().items() if here)
     raise UnsupportedFormatError(
         f"{name}: not a picture format known here (first bytes {data[:8].hex(' ')})",
@@ -84,7 +78,7 @@ def _read_here() -> tuple[tuple[str, bool], ...]:
         "jpeg2000": bool(features.check("jpg_2000")),
         "heic": importlib.util.find_spec("pillow_heif") is not None,
     }
-    return tuple((name, here.get(name, True)) for name in PILLOW)
+    return tuple((name, here.get(name, True)) for name in _FORMATS)
 
 
 def supported_formats() -> dict[str, bool]:

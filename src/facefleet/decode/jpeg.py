@@ -1,21 +1,29 @@
 """JPEG: its header, read by walking the markers, and its pixels, through libjpeg-turbo.
 
-Specification: ITU-T T.81, annex B; Exif 2.32 for the orientation; Adobe technical note 5116 for the APP14 marker.
+Specifications: ITU-T T.81, annex B; Adobe technical note 5116 for the APP14 marker.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
 import numpy as np
 
+from facefleet.decode.exif import exif_orientation, xmp_orientation
 from facefleet.errors import CorruptImageError, UnsupportedFormatError
 from facefleet.types import RGBArray
 
+# Stray bytes between segments, fill bytes and markers without a segment (TEM, RSTn, SOI) are skipped, as decoders do.
+_MARKER = re.compile(rb"\xff+([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
 _SOF = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-_STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
-_EOI, _SOS, _APP1 = 0xD9, 0xDA, 0xE1
+_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_EOI, _SOS, _APP1, _APP14 = 0xD9, 0xDA, 0xE1, 0xEE
+_XMP_ID = b"http://ns.adobe.com/xap/1.0/\x00"
+_MAX_SEGMENTS = 65_536
+_MAX_SCANS = 100
+"""Real progressive files have about ten. Each scan walks the whole picture: many in few bytes would stall a decoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,8 @@ class JpegHeader:
         width: Stored width in pixels.
         height: Stored height.
         components: Color components; 4 is CMYK or YCCK.
-        orientation: Exif orientation, 1 to 8.
+        orientation: 1 to 8.
+        adobe: Whether there is an Adobe marker: then the four inks are stored inverted.
         complete: Whether the end marker is there.
     """
 
@@ -34,6 +43,7 @@ class JpegHeader:
     height: int
     components: int
     orientation: int
+    adobe: bool
     complete: bool
 
 
@@ -41,57 +51,43 @@ def read_header(data: bytes, *, name: str) -> JpegHeader:
     """Walk the markers of a JPEG up to its first scan.
 
     Raises:
-        CorruptImageError: There is no frame header, or it gives no size.
+        CorruptImageError: There is no frame header, it gives no size, or there are far too many segments or scans.
         UnsupportedFormatError: More than 8 bits a sample.
     """
     frame: tuple[int, int, int, int] | None = None
-    orientation = 1
+    from_exif: int | None = None
+    from_xmp: int | None = None
+    progressive = adobe = False
     position = 2
-    while True:
-        start = data.find(b"\xff", position)  # stray bytes between segments are skipped, as decoders do
-        if start < 0 or start + 4 > len(data):
+    for _ in range(_MAX_SEGMENTS):
+        found = _MARKER.search(data, position)
+        if found is None or found.end() + 2 > len(data):
             break
-        marker = data[start + 1]
-        if marker in (0x00, 0xFF) or marker in _STANDALONE:
-            position = start + (1 if marker == 0xFF else 2)
-            continue
+        marker, position = found[1][0], found.end()
         if marker in (_SOS, _EOI):
-            position = start + 2
             break
-        length = struct.unpack_from(">H", data, start + 2)[0]
-        body = data[start + 4 : start + 2 + length]
+        (length,) = struct.unpack_from(">H", data, position)
+        body = data[position + 2 : position + length]
         if marker in _SOF and len(body) >= 6:
-            precision, height, width, components = struct.unpack_from(">BHHB", body)
-            frame = (precision, height, width, components)
-        elif marker == _APP1 and body.startswith(b"Exif\x00") and orientation == 1:
-            orientation = exif_orientation(body[6:])
-        position = start + 2 + max(length, 2)
+            frame = struct.unpack_from(">BHHB", body)
+            progressive = marker in _PROGRESSIVE
+        elif marker == _APP1 and body.startswith(b"Exif\x00") and from_exif is None:
+            from_exif = exif_orientation(body[6:])
+        elif marker == _APP1 and body.startswith(_XMP_ID) and from_xmp is None:
+            from_xmp = xmp_orientation(body)
+        elif marker == _APP14 and body.startswith(b"Adobe"):
+            adobe = True
+        position += max(length, 2)
+    else:
+        raise CorruptImageError(f"{name}: a JPEG of more than {_MAX_SEGMENTS} segments", hint="it is no honest photo")
     if frame is None or not frame[1] or not frame[2]:
         raise CorruptImageError(f"{name}: a JPEG without a size", hint="the file is damaged; get it again")
     if frame[0] != 8:
         raise UnsupportedFormatError(f"{name}: a JPEG of {frame[0]} bits a sample", hint="convert it to 8 bits")
-    complete = data.rfind(b"\xff\xd9") >= position
-    return JpegHeader(frame[2], frame[1], frame[3], orientation, complete)
-
-
-def exif_orientation(tiff: bytes) -> int:
-    """The orientation tag (274) of the first directory of Exif data; 1 where there is none or it makes no sense."""
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if order is None or len(tiff) < 10:
-        return 1
-    (first,) = struct.unpack_from(order + "I", tiff, 4)
-    if first + 2 > len(tiff):
-        return 1
-    (count,) = struct.unpack_from(order + "H", tiff, first)
-    for i in range(count):
-        entry = first + 2 + 12 * i
-        if entry + 12 > len(tiff):
-            break
-        tag, kind, _ = struct.unpack_from(order + "HHI", tiff, entry)
-        if tag == 0x0112 and kind in (3, 4):
-            (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)
-            return value if 1 <= value <= 8 else 1
-    return 1
+    end = data.find(b"\xff\xd9", position)
+    if progressive and data.count(b"\xff\xda", position, len(data) if end < 0 else end) > _MAX_SCANS:
+        raise CorruptImageError(f"{name}: a JPEG of more than {_MAX_SCANS} scans", hint="it is no honest photo")
+    return JpegHeader(frame[2], frame[1], frame[3], from_exif or from_xmp or 1, adobe, end >= 0)
 
 
 def decode(data: bytes, header: JpegHeader, reduce: int) -> RGBArray | None:
@@ -110,9 +106,12 @@ def decode(data: bytes, header: JpegHeader, reduce: int) -> RGBArray | None:
 
     if header.components not in (1, 3):
         return None
-    sides = {} if reduce == 1 else {"min_height": -(-header.height // reduce), "min_width": -(-header.width // reduce)}
+    height, width = -(-header.height // reduce), -(-header.width // reduce)
     try:
+        if simplejpeg.decode_jpeg_header(data, strict=False)[:2] != (header.height, header.width):
+            return None  # two readings of one header: neither may decide how much memory is taken
+        sides = {} if reduce == 1 else {"min_height": height, "min_width": width}
         pixels = simplejpeg.decode_jpeg(data, "RGB", strict=False, **sides)
-    except (ValueError, RuntimeError, MemoryError):
+    except Exception:  # whatever it is, the other decoder says it better
         return None
-    return np.asarray(pixels, np.uint8)
+    return np.asarray(pixels, np.uint8) if pixels.shape[:2] == (height, width) else None

@@ -15,7 +15,7 @@ from PIL import Image as PILImage
 from facefleet.config import DecodeSettings
 from facefleet.decode import Decoder, probe, supported_formats
 from facefleet.decode import decoder as decoder_module
-from facefleet.decode.decoder import upright
+from facefleet.decode.exif import upright
 from facefleet.errors import (
     CorruptImageError,
     EmptyInputError,
@@ -219,7 +219,7 @@ class TestRefused:
     def test_heic_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from facefleet.decode import formats
 
-        monkeypatch.setattr(formats, "_read_here", lambda: tuple((name, name != "heic") for name in formats.PILLOW))
+        monkeypatch.setattr(formats, "_read_here", lambda: tuple((name, name != "heic") for name in formats._FORMATS))
         with pytest.raises(UnsupportedFormatError, match=r"facefleet\[heif\]"):
             probe(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic")
 
