@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _ORIENTATION = 0x0112
 _PHOTOMETRIC, _BITS, _SAMPLE_FORMAT = 262, 258, 339
+_BAND_PIXELS = 1 << 20
 _PLUGINS = {
     "jpeg": ("PIL.JpegImagePlugin", "JpegImageFile"),
     "png": ("PIL.PngImagePlugin", "PngImageFile"),
@@ -185,17 +186,21 @@ def mapped(error: Exception, *, name: str, cut: bool = False) -> FacefleetError:
 
 def _to_rgb(image: PILImage, *, name: str) -> RGBArray:
     mode = image.mode
-    if mode == "RGB" and "transparency" not in image.info:
-        return np.asarray(image)
     if mode == "I" or mode.startswith("I;16"):
         return _from_integers(image, name=name)
     if mode == "F":
         return picture_from_array(np.asarray(image), name=name)
     if mode == "LAB":
         return _from_lab(np.asarray(image))
-    if mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info:
-        return picture_from_array(np.asarray(image.convert("RGBA")), name=name)
-    return np.asarray(image.convert("RGB"))
+    clear = mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info
+    # Band by band: Pillow's conversions and copies would each take the whole picture once more.
+    picture = np.empty((image.height, image.width, 3), np.uint8)
+    rows = max(1, _BAND_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        bottom = min(top + rows, image.height)
+        band = image.crop((0, top, image.width, bottom)).convert("RGBA" if clear else "RGB")
+        picture[top:bottom] = picture_from_array(np.asarray(band), name=name)
+    return picture
 
 
 def _from_integers(image: PILImage, *, name: str) -> RGBArray:

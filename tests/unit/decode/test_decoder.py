@@ -289,7 +289,12 @@ class TestArrays:
 
     @pytest.mark.parametrize(
         "array",
-        [np.zeros((0, 4, 3), np.uint8), np.zeros(5, np.uint8), np.zeros((2, 2, 5), np.uint8), np.zeros((2, 2), complex)],
+        [
+            np.zeros((0, 4, 3), np.uint8),
+            np.zeros(5, np.uint8),
+            np.zeros((2, 2, 5), np.uint8),
+            np.zeros((2, 2), complex),
+        ],
     )
     def test_no_picture(self, array: np.ndarray) -> None:
         with pytest.raises(InvalidArrayError):
@@ -311,9 +316,8 @@ def test_many_threads_with_known_answers() -> None:
     wrong: list[int] = []
 
     def work(i: int) -> None:
-        for _ in range(10):
-            if not np.array_equal(decoder.decode(data[i]).pixels, pictures[i]):
-                wrong.append(i)
+        answers = [decoder.decode(data[i]).pixels for _ in range(10)]
+        wrong.extend(i for answer in answers if not np.array_equal(answer, pictures[i]))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
     for thread in threads:
