@@ -20,7 +20,17 @@ DETECTORS: dict[str, dict[str, object]] = {
         ("scrfd_2.5g", "scrfd/scrfd_2.5g.onnx"),
     )
 } | {
-    name: {"family": "yunet", "file": file, "color": "bgr", "mean": (0.0,) * 3, "std": (1.0,) * 3, "score": 0.6, "nms": 0.3, "fit": "tight", "enlarge_px": 384}
+    name: {
+        "family": "yunet",
+        "file": file,
+        "color": "bgr",
+        "mean": (0.0,) * 3,
+        "std": (1.0,) * 3,
+        "score": 0.6,
+        "nms": 0.3,
+        "fit": "tight",
+        "enlarge_px": 384,
+    }
     for name, file in (("yunet_640", "yunet/yunet_s_640_640.onnx"), ("yunet_dynamic", "yunet/yunet_s_dynamic.onnx"))
 }
 DETECTORS["retinaface_mobile0.25"] = {
@@ -88,9 +98,16 @@ def write_pack(folder: Path, data: Path, detector: str, embedder: str) -> Path:
         source = spec.source[0]
         sections += [
             "[embedder]",
-            *(f"{key} = {_toml(getattr(spec, key))}" for key in ("family", "color", "mean", "std", "dimension", "threshold")),
+            *(
+                f"{key} = {_toml(getattr(spec, key))}"
+                for key in ("family", "color", "mean", "std", "dimension", "threshold")
+            ),
             "[[embedder.source]]",
-            *(f"{key} = {_toml(value)}" for key in ("file", "sha256", "size", "package", "member") if (value := getattr(source, key)) is not None),
+            *(
+                f"{key} = {_toml(value)}"
+                for key in ("file", "sha256", "size", "package", "member")
+                if (value := getattr(source, key)) is not None
+            ),
         ]
     else:
         sections += ["[embedder]", *_lines(EMBEDDERS[embedder], data)]

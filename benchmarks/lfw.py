@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from data_packs import data_folder, write_pack
 
+from data_packs import data_folder, write_pack
 from facefleet import Engine, Settings
 from facefleet.bench.verification import verification
 from facefleet.config import BatchSettings, DetectSettings, RuntimeSettings

@@ -77,7 +77,6 @@ def run_facefleet(data: Path, folder: Path, name: str, backend: str, precision: 
     import time
 
     from data_packs import write_pack
-
     from facefleet import Engine, Settings
     from facefleet.config import DecodeSettings, DetectSettings, RuntimeSettings
 
@@ -193,7 +192,11 @@ def main() -> None:
         print(f"{name:30} {rate:8.1f} {ratios[name]:6.2f}  {last[name]['faces']:5}  {last[name].get('engine', '')}")
     for name, each in agreements.items():
         print(f"{name:30} {each}")
-    print(json.dumps({"insightface_images_per_s": base, "rates": rates, "ratios": ratios, "agreement": agreements, "last": last}))
+    print(
+        json.dumps(
+            {"insightface_images_per_s": base, "rates": rates, "ratios": ratios, "agreement": agreements, "last": last}
+        )
+    )
 
 
 if __name__ == "__main__":

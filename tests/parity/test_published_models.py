@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_packs import DETECTORS, EMBEDDERS, write_pack
 
+from data_packs import DETECTORS, EMBEDDERS, write_pack
 from facefleet.models.build import inspect_model
 from facefleet.models.build.dynamic import session
 from facefleet.models.prepare import prepare_detector, prepare_embedder

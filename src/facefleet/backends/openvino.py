@@ -9,8 +9,11 @@ not depend on the batch, not even in the last bit.
 from __future__ import annotations
 
 import queue
+import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 _ANY = (-1, -1)
+_PROBE_PX = 256
 
 
 def capabilities() -> frozenset[str]:
@@ -77,6 +81,8 @@ class OpenVinoRunner(Runner):
         try:
             model = self._core.read_model(self.model)
             model.reshape([1, 3, *size])
+            if self.options.precision != "fp32" and self.options.fp32_stride:
+                model = _fine_layers_in_fp32(self._core, self.model, model, self.options.fp32_stride, size)
             process = PrePostProcessor(model)
             tensor = process.input().tensor()
             tensor.set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.RGB)
@@ -128,3 +134,37 @@ class OpenVinoRunner(Runner):
         if len(rows) == 1:
             return tuple(rows[0])
         return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
+
+
+def _fine_layers_in_fp32(core: ov.Core, path: Path, model: ov.Model, stride: int, size: tuple[int, int]) -> ov.Model:
+    """Mark the layers at up to `stride` times less than the input's resolution to stay in fp32.
+
+    The plugin honors a mark that only the serialized form of a model can carry, so the model goes through that.
+    """
+    import openvino as ov
+
+    shaped, height = model, size[0]
+    if size == _ANY:  # resolutions show at any fixed size
+        shaped, height = core.read_model(path), _PROBE_PX
+        shaped.reshape([1, 3, height, height])
+    fine = {
+        operation.get_friendly_name()
+        for operation in shaped.get_ops()
+        if operation.get_output_size()
+        and operation.get_output_partial_shape(0).is_static
+        and len(shape := operation.get_output_shape(0)) == 4
+        and shape[2] * stride >= height
+    }
+    with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
+        file = Path(folder) / "model.xml"
+        ov.serialize(model, file)
+        tree = ElementTree.parse(file)  # noqa: S314  # written two lines above
+        for layer in tree.getroot().iterfind("layers/layer"):
+            if layer.get("name") in fine and layer.get("type") not in ("Const", "Parameter", "Result"):
+                info = layer.find("rt_info")
+                if info is None:
+                    info = ElementTree.SubElement(layer, "rt_info")
+                ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
+        tree.write(file)
+        # Weights are read while the folder exists; a mapped file stays readable after it is gone.
+        return core.read_model(file)

@@ -32,7 +32,9 @@ def show(
     for title in ("setting", "value", "from"):
         table.add_column(title)
     for key, value, origin in loaded.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else "unset" if value in (None, "") else str(value)
+        shown = (
+            ", ".join(map(str, value)) if isinstance(value, tuple) else "unset" if value in (None, "") else str(value)
+        )
         table.add_row(key, shown, origin, style="" if origin == "default" else "bold")
     Console().print(table)
     return Exit.DONE

@@ -36,9 +36,7 @@ def extract(
     all_files: Annotated[bool, typer.Option("--all-files", help="Take files of any name in folders.")] = False,
     include: Annotated[list[str] | None, typer.Option(help="Pattern of files to take from folders.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Pattern of files and folders to leave out.")] = None,
-    chips: Annotated[
-        Path | None, typer.Option(help="Folder for the aligned faces.", rich_help_panel=_OUTPUT)
-    ] = None,
+    chips: Annotated[Path | None, typer.Option(help="Folder for the aligned faces.", rich_help_panel=_OUTPUT)] = None,
     draw: Annotated[Path | None, typer.Option(help="Folder for annotated copies.", rich_help_panel=_OUTPUT)] = None,
     summary: Annotated[
         str | None, typer.Option(help="Write totals as JSON to this file; - for stdout.", rich_help_panel=_OUTPUT)
@@ -215,7 +213,9 @@ def _report(result: JobSummary, summary: str | None) -> None:
         table.add_row("other files, skipped", str(result.skipped))
     if result.dropped:
         table.add_row("not named any more, dropped", str(result.dropped))
-    table.add_row("done in this run", f"{result.processed} in {result.seconds:.1f} s, {result.images_per_s:.1f} images/s")
+    table.add_row(
+        "done in this run", f"{result.processed} in {result.seconds:.1f} s, {result.images_per_s:.1f} images/s"
+    )
     for code, count in result.errors.items():
         table.add_row(f"  {code}", str(count), style="red")
     console = Console(stderr=True)

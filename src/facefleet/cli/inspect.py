@@ -39,9 +39,14 @@ def inspect(
         table.add_row("input", f"{name} {_shape(shape)}")
     for name, shape in report.outputs.items():
         table.add_row("output", f"{name} {_shape(shape)}")
-    table.add_row("parameters", f"{report.parameters:,}" + (f", {report.quantized:,} stored as integers" if report.quantized else ""))
+    table.add_row(
+        "parameters",
+        f"{report.parameters:,}" + (f", {report.quantized:,} stored as integers" if report.quantized else ""),
+    )
     if report.stale_inputs:
-        table.add_row("stale inputs", f"{len(report.stale_inputs)} weights declared as inputs, e.g. {report.stale_inputs[0]}")
+        table.add_row(
+            "stale inputs", f"{len(report.stale_inputs)} weights declared as inputs, e.g. {report.stale_inputs[0]}"
+        )
     table.add_row("batch", "free" if not report.fixed_batch else "[yellow]not free as published[/yellow]")
     for reason in report.fixed_batch[:12]:
         table.add_row("", reason)

@@ -26,14 +26,10 @@ Threads = Annotated[
 ]
 DetSize = Annotated[
     list[str] | None,
-    typer.Option(
-        "--det-size", help="Detector size in pixels, or native; repeat for several.", rich_help_panel=_DETECT
-    ),
+    typer.Option("--det-size", help="Detector size in pixels, or native; repeat for several.", rich_help_panel=_DETECT),
 ]
 Score = Annotated[float | None, typer.Option("--score", help="Least detector score.", rich_help_panel=_DETECT)]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Any setting, KEY=VALUE; see `facefleet config show`.")
-]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, KEY=VALUE; see `facefleet config show`.")]
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file to read instead of facefleet.toml.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what is chosen and done, on stderr.")]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from facefleet.config import Settings
 from facefleet.errors import ClosedError, ConfigError, InvalidArrayError
 from facefleet.pipeline import Engine
-from facefleet.types import FaceRecord, F32Array, FaceStatus
+from facefleet.types import F32Array, FaceRecord, FaceStatus
 
 _MODULES = ("detection", "recognition")
 _CPU = "CPUExecutionProvider"
@@ -77,7 +77,8 @@ class FaceAnalysis:
         unknown = sorted(set(allowed_modules or _MODULES) - set(_MODULES))
         if unknown or "detection" not in (allowed_modules or _MODULES):
             raise ConfigError(
-                f"allowed_modules={list(allowed_modules or ())}", hint="facefleet has detection (needed) and recognition"
+                f"allowed_modules={list(allowed_modules or ())}",
+                hint="facefleet has detection (needed) and recognition",
             )
         if providers is not None and _CPU not in list(providers):
             raise ConfigError(f"providers={list(providers)}", hint=f"this version runs on the CPU: {_CPU}")

@@ -122,7 +122,9 @@ def _from_toml(file: Path | None) -> dict[str, tuple[str, object]]:
     try:
         tree = tomllib.loads(file.read_text())
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}", hint="check FACEFLEET_CONFIG or --config") from error
+        raise ConfigError(
+            f"{file}: cannot be read: {error.strerror}", hint="check FACEFLEET_CONFIG or --config"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
     sections = {key.rpartition(".")[0] for key in setting_keys()} - {""}

@@ -88,7 +88,7 @@ class _Waiting:
 
 
 class _Job:
-    def __init__(  # noqa: PLR0917  # one caller
+    def __init__(  # one caller
         self,
         inputs: Inputs,
         output: JobOutput,

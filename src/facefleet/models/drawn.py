@@ -12,7 +12,14 @@ from facefleet.types import RGBArray, U8Array
 
 _UNIT_PX = 112  # the drawing is laid out on the alignment template
 _FINE = 4  # drawn this many times larger, then reduced: smooth edges
-_PLACES = ((0.06, 0.06, 0.35), (0.50, 0.05, 0.18), (0.72, 0.09, 0.23), (0.10, 0.52, 0.13), (0.31, 0.52, 0.41), (0.78, 0.62, 0.18))
+_PLACES = (
+    (0.06, 0.06, 0.35),
+    (0.50, 0.05, 0.18),
+    (0.72, 0.09, 0.23),
+    (0.10, 0.52, 0.13),
+    (0.31, 0.52, 0.41),
+    (0.78, 0.62, 0.18),
+)
 
 
 def drawn_face(side: int, *, seed: int) -> RGBArray:
@@ -32,7 +39,9 @@ def drawn_face(side: int, *, seed: int) -> RGBArray:
     canvas = np.empty((side * _FINE, side * _FINE, 3), np.uint8)
     canvas[:] = 90 + random.integers(0, 80, 3)
 
-    def oval(x: float, y: float, a: float, b: float, color: object, arc: tuple[int, int] = (0, 360), line: float = 0) -> None:
+    def oval(
+        x: float, y: float, a: float, b: float, color: object, arc: tuple[int, int] = (0, 360), line: float = 0
+    ) -> None:
         rgb = tuple(int(value) for value in np.clip(np.asarray(color, float), 0, 255))
         center, axes = (round(x * zoom), round(y * zoom)), (round(a * zoom), round(b * zoom))
         cv2.ellipse(canvas, center, axes, 0, *arc, rgb, max(1, round(line * zoom)) if line else -1)

@@ -42,9 +42,7 @@ class Letterbox:
         return points / np.array([self.scale_x, self.scale_y], np.float32)
 
 
-def plan_letterbox(
-    width: int, height: int, size: int | str, stride: int, *, tight_px: int | None = None
-) -> Letterbox:
+def plan_letterbox(width: int, height: int, size: int | str, stride: int, *, tight_px: int | None = None) -> Letterbox:
     """Decide how a `width` x `height` picture is fitted.
 
     Args:

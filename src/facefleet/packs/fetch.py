@@ -161,7 +161,9 @@ def _extract(archive: Path, file: ModelFile, target: Path) -> None:
             with members.open(info) as source, part.open("wb") as stream:
                 shutil.copyfileobj(source, stream, _CHUNK_BYTES)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise DigestError(f"{archive}: not a usable zip archive ({error})", hint="delete it and install again") from error
+        raise DigestError(
+            f"{archive}: not a usable zip archive ({error})", hint="delete it and install again"
+        ) from error
     if file.sha256 is not None and (found := digest(part)) != file.sha256:
         part.unlink()
         raise DigestError(f"{archive}: {file.member} has sha256 {found}, the manifest says {file.sha256}")

@@ -189,8 +189,12 @@ class Store:
             target.mkdir(parents=True, exist_ok=True)
             manifest = replace(
                 located.manifest,
-                detector=replace(located.manifest.detector, source=self._copied(located, located.manifest.detector, target)),
-                embedder=replace(located.manifest.embedder, source=self._copied(located, located.manifest.embedder, target)),
+                detector=replace(
+                    located.manifest.detector, source=self._copied(located, located.manifest.detector, target)
+                ),
+                embedder=replace(
+                    located.manifest.embedder, source=self._copied(located, located.manifest.embedder, target)
+                ),
             )
             part = target / "manifest.toml.part"
             part.write_text(dump(manifest))
@@ -265,7 +269,7 @@ class Store:
 
 
 def default_home() -> Path:
-    """facefleet's folder in the user's cache: $FACEFLEET_HOME, else the platform's."""
+    """Facefleet's folder in the user's cache: $FACEFLEET_HOME, else the platform's."""
     if os.environ.get("FACEFLEET_HOME"):
         return Path(os.environ["FACEFLEET_HOME"])
     if sys.platform == "darwin":
@@ -283,7 +287,8 @@ def _builtin() -> list[str]:
 
 def _package_file(file: ModelFile) -> Path:
     """Where an installed distribution has a file, found without importing it."""
-    assert file.package is not None and file.member is not None
+    assert file.package is not None
+    assert file.member is not None
     name, _, version = file.package.partition("==")
     try:
         distribution = importlib.metadata.distribution(name)

@@ -110,12 +110,9 @@ class Engine:
         Yields:
             Position in `images` and its outcome; each position exactly once. Closing the generator drops the rest.
         """
-        for index, outcome in self._stream(images, chips, ordered=False):
-            yield index, outcome
+        yield from self._stream(images, chips, ordered=False)
 
-    def map(
-        self, images: Iterable[ImageSource], *, chips: bool = False
-    ) -> Generator[Outcome[Faces], None, None]:
+    def map(self, images: Iterable[ImageSource], *, chips: bool = False) -> Generator[Outcome[Faces], None, None]:
         """As `as_ready`, in the order of `images`."""
         for _, outcome in self._stream(images, chips, ordered=True):
             yield outcome

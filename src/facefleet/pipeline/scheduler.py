@@ -252,9 +252,10 @@ class Scheduler:
 
     def _answer(self, photo: Photo, outcome: Outcome[Faces]) -> None:
         """Give a photo its one answer."""
-        if self._leave(photo) and not photo.future.done():
-            if photo.future.running() or photo.future.set_running_or_notify_cancel():
-                photo.future.set_result(outcome)
+        future = photo.future
+        waited_for = self._leave(photo) and not future.done()
+        if waited_for and (future.running() or future.set_running_or_notify_cancel()):
+            future.set_result(outcome)
 
     def _leave(self, photo: Photo) -> bool:
         """Take a photo out and free what it holds; False if it has left already."""

@@ -112,16 +112,21 @@ class Stages:
         """
         result = self.embedder.embed(np.stack([item.pixels for item in batch]))
         for item, vector, norm in zip(batch, result.vectors, result.norms, strict=True):
-            assert item.photo.vectors is not None and item.photo.norms is not None
+            assert item.photo.vectors is not None
+            assert item.photo.norms is not None
             item.photo.vectors[item.row] = vector
             item.photo.norms[item.row] = norm
 
 
 def assemble(photo: Photo) -> Faces:
     """The answer of a photo that has been through every stage."""
-    found, chips = photo.detections, photo.chips
-    assert found is not None and chips is not None and photo.blur is not None
-    assert photo.vectors is not None and photo.norms is not None
+    found, chips, blur = photo.detections, photo.chips, photo.blur
+    vectors, norms = photo.vectors, photo.norms
+    assert found is not None
+    assert chips is not None
+    assert blur is not None
+    assert vectors is not None
+    assert norms is not None
     landmarks = found.landmarks
     if landmarks is None:
         landmarks = np.full((len(found), 5, 2), np.nan, np.float32)
@@ -133,10 +138,10 @@ def assemble(photo: Photo) -> Faces:
         boxes=found.boxes,
         landmarks=landmarks,
         scores=found.scores,
-        embeddings=photo.vectors,
-        norms=photo.norms,
+        embeddings=vectors,
+        norms=norms,
         status=status,
-        quality=_quality(found, landmarks, photo.blur),
+        quality=_quality(found, landmarks, blur),
         best_rejected=found.best_rejected,
         chips=chips.pixels if photo.keep_chips else None,
     )

@@ -1,4 +1,7 @@
-"""Logging for programs that run facefleet: one human line an event. A library user's own configuration is left alone."""
+"""Logging for programs that run facefleet: one human line an event.
+
+Nothing is configured by importing facefleet: a library's user decides where its log goes.
+"""
 
 from __future__ import annotations
 

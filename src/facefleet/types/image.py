@@ -76,6 +76,7 @@ class DeferredImage:
 
 
 ImageSource: TypeAlias = (
-    "str | PathLike[str] | bytes | bytearray | memoryview | NDArray[Any] | PILImage | EncodedImage | DeferredImage | Image"
+    "str | PathLike[str] | bytes | bytearray | memoryview"
+    " | NDArray[Any] | PILImage | EncodedImage | DeferredImage | Image"
 )
 """Everything the decoder takes: a path, bytes, an (h, w[, c]) array (RGB order), a PIL image, or a typed picture."""

@@ -132,7 +132,9 @@ def test_a_header_is_read_without_decoding(monkeypatch: pytest.MonkeyPatch) -> N
 def test_tiff_that_only_opencv_reads(orientation: int) -> None:
     """Fault 1: OpenCV's own handling differs between versions; it is not given the tag."""
     pixels = smooth_picture(64, 48)
-    good, encoded = cv2.imencode(".tiff", stored(pixels, orientation)[..., ::-1].astype(np.float32) / 255)
+    good, encoded = cv2.imencode(
+        ".tiff", stored(pixels, orientation)[..., ::-1].astype(np.float32) / 255, [cv2.IMWRITE_TIFF_COMPRESSION, 1]
+    )
     assert good
     data = with_orientation(encoded.tobytes(), orientation)
     header = probe(data)

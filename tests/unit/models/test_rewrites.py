@@ -20,7 +20,9 @@ def _init(name: str, value: np.ndarray) -> onnx.TensorProto:
     return numpy_helper.from_array(value, name)
 
 
-def _model(nodes: list, inits: list, outputs: list, shape: list, *, opset: int = 13, extra: list | None = None) -> onnx.ModelProto:
+def _model(
+    nodes: list, inits: list, outputs: list, shape: list, *, opset: int = 13, extra: list | None = None
+) -> onnx.ModelProto:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape), *(extra or [])]
     outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in outputs]
     graph = helper.make_graph(nodes, "g", inputs, outs, inits)
@@ -183,7 +185,9 @@ class TestNotUnderstood:
             dynamic_onnx(path, role="embedder", mean=MEAN, std=STD, prelu=False)
 
     def test_wrong_channels(self, tmp_path: Path) -> None:
-        path = _saved(tmp_path, _model([helper.make_node("Relu", ["x"], ["y"])], [], [("y", [1, 1, 4, 4])], [1, 1, 4, 4]))
+        path = _saved(
+            tmp_path, _model([helper.make_node("Relu", ["x"], ["y"])], [], [("y", [1, 1, 4, 4])], [1, 1, 4, 4])
+        )
         with pytest.raises(GraphError, match=r"not \(n, 3, h, w\)"):
             dynamic_onnx(path, role="embedder", mean=MEAN, std=STD, prelu=False)
 

@@ -20,7 +20,6 @@ from facefleet.ops import Letterbox, nms, plan_letterbox
 from facefleet.packs import DetectorSpec
 from facefleet.types import Detections, F32Array, U8Array
 
-
 _PROBE_PX = 384  # for trying a detector whose inputs have no size of their own
 
 

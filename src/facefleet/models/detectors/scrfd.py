@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from facefleet.models.detectors.base import Candidates, DetectorHead, above, by_width, grid, merge, unexpected
 from facefleet.types import F32Array
-
-import numpy as np
 
 _LAYOUTS = {3: ((8, 16, 32), 2), 5: ((8, 16, 32, 64, 128), 1)}  # outputs a kind -> strides, anchors a cell
 

@@ -1,0 +1,37 @@
+# The targets make their own environment in .venv: with uv where it is installed, else with venv and pip.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/python benchmarks/demo.py out/demo
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lint-imports
+	$(BIN)/typos
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/facefleet bench quick out/demo/photos
+
+$(VENV)/%.stamp: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "facefleet needs Python 3.11, 3.12 or 3.13; set PYTHON=..." >&2; exit 1; }
+	@if command -v uv >/dev/null 2>&1; then \
+	  test -x $(BIN)/python || uv venv --python "$(PYTHON)" $(VENV); \
+	  uv pip install --python $(BIN)/python -e ".[$*]"; \
+	else \
+	  test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV); \
+	  $(BIN)/python -m pip install --quiet --upgrade pip; \
+	  $(BIN)/python -m pip install --quiet -e ".[$*]"; \
+	fi
+	@touch $@
+
+clean:
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,5 @@
+"""``python -m facefleet.cli``."""
+
+from facefleet.cli.main import main
+
+main()
