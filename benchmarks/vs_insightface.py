@@ -150,7 +150,7 @@ def iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     shared = np.clip(high - low, 0, None).prod(-1)
     area = [(boxes[:, 2:] - boxes[:, :2]).prod(-1) for boxes in (a, b)]
-    return shared / (area[0][:, None] + area[1][None] - shared)
+    return np.asarray(shared / (area[0][:, None] + area[1][None] - shared))
 
 
 def main() -> None:

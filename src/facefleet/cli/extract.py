@@ -149,7 +149,8 @@ def _progress(paths: list[str], chosen: object) -> Iterator[Callable[[Progress],
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
     columns = (
         TextColumn("photos"),
@@ -158,7 +159,7 @@ def _progress(paths: list[str], chosen: object) -> Iterator[Callable[[Progress],
         TextColumn("{task.fields[rates]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("photos", total=None, rates="")
         threading.Thread(target=_count, args=(paths, chosen, bar, task), daemon=True).start()
 

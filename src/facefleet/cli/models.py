@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from facefleet.cli.exits import Exit, command, say
 
+if TYPE_CHECKING:
+    from facefleet.packs import Store
+
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of a pack.")]
 
 
-def _store():  # type: ignore[no-untyped-def]  # noqa: ANN202  # a Store; imported late to keep --help quick
+def _store() -> Store:
     from facefleet.config import load_settings
     from facefleet.packs import Store
 

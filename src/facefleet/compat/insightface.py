@@ -107,7 +107,7 @@ class FaceAnalysis:
             PackError: The pack is not installed.
         """
         del ctx_id
-        sizes: Sequence[Any] = [(128, 128), (640, 640)] if det_size is None else det_size  # type: ignore[assignment]
+        sizes: Sequence[Any] = [(128, 128), (640, 640)] if det_size is None else det_size
         if isinstance(sizes[0], (int, np.integer)):
             sizes = [sizes]
         if any(width != height for width, height in sizes):
@@ -162,7 +162,7 @@ class FaceAnalysis:
         return face
 
 
-def _prominence(record: FaceRecord, middle: F32Array) -> float:
+def _prominence(record: FaceRecord, middle: NDArray[np.floating]) -> float:
     """Area less twice the squared distance from the middle, insightface's measure of which faces matter."""
     x1, y1, x2, y2 = record.box
     offset = np.array([(x1 + x2) / 2, (y1 + y2) / 2]) - middle

@@ -70,7 +70,7 @@ def load_settings(
     """
     env = os.environ if env is None else env
     file = toml or (Path(env["FACEFLEET_CONFIG"]) if env.get("FACEFLEET_CONFIG") else None)
-    layers = [
+    layers: list[dict[str, tuple[str, object]]] = [
         _from_toml(file),
         {f"environment {name}": (key, value) for name, key, value in _from_env(env)},
         {f"command line {key}": (key, value) for key, value in (cli or {}).items()},

@@ -39,7 +39,7 @@ class Letterbox:
 
     def to_original(self, points: F32Array) -> F32Array:
         """Map (..., 2) float32 points of the input to the original picture."""
-        return points / np.array([self.scale_x, self.scale_y], np.float32)
+        return np.asarray(points / np.array([self.scale_x, self.scale_y], np.float32), np.float32)
 
 
 def plan_letterbox(width: int, height: int, size: int | str, stride: int, *, tight_px: int | None = None) -> Letterbox:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from facefleet.types.arrays import BoolArray, F32Array, U8Array, expect
 
@@ -40,12 +41,12 @@ class Detections:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def take(self, index: object) -> Detections:
-        """The detections at `index` (an integer array, a slice or a mask), in that order."""
+    def take(self, index: NDArray[np.intp]) -> Detections:
+        """The detections at `index`, in that order."""
         return Detections(
-            self.boxes[index],  # type: ignore[index]
-            None if self.landmarks is None else self.landmarks[index],  # type: ignore[index]
-            self.scores[index],  # type: ignore[index]
+            self.boxes[index],
+            None if self.landmarks is None else self.landmarks[index],
+            self.scores[index],
             self.width,
             self.height,
             self.best_rejected,
