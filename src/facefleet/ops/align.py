@@ -34,7 +34,7 @@ def alignment_matrices(landmarks: F32Array) -> tuple[F32Array, BoolArray]:
         (n, 2, 3) float32 transforms picture -> chip, NaN where there is none, and (n,) bool: landmarks are finite,
         not all in one place, and give a scale between 1/1000 and 1000.
     """
-    finite = np.logical_and.reduce(np.isfinite(landmarks).reshape(len(landmarks), -1), axis=1)
+    finite = np.logical_and.reduce(np.isfinite(landmarks).reshape(-1, 10), axis=1)
     source = np.where(finite[:, None, None], landmarks, 0).astype(np.float64)
     source_mean = source.mean(axis=1)
     target_mean = TEMPLATE_112.mean(axis=0)
