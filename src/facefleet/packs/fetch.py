@@ -102,6 +102,7 @@ def _download(
             _fetch(url, part, final.name, size, progress)
             break
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
                 part.unlink(missing_ok=True)  # what is there is longer than the file: start again
             elif error.code < http.client.INTERNAL_SERVER_ERROR or attempt == _ATTEMPTS - 1:
