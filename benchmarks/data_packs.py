@@ -26,7 +26,7 @@ DETECTORS: dict[str, dict[str, object]] = {
         "color": "bgr",
         "mean": (0.0,) * 3,
         "std": (1.0,) * 3,
-        "score": 0.6,
+        "score": 0.5,
         "nms": 0.3,
         "fit": "tight",
         "enlarge_px": 384,

@@ -58,7 +58,7 @@ def test_text_is_read(name: str, text: str, key: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("env", "parts"),
     [
-        ({"FACEFLEET_DETCT_SCORE": "1"}, ["FACEFLEET_DETCT_SCORE", "did you mean FACEFLEET_DETECT_SCORE"]),
+        ({"FACEFLEET_DETECTOR_SCORE": "1"}, ["FACEFLEET_DETECTOR_SCORE", "did you mean FACEFLEET_DETECT_SCORE"]),
         ({"FACEFLEET_DETECT_SCORE": "2"}, ["detect.score='2'", "FACEFLEET_DETECT_SCORE", "above 0", "below 1"]),
         ({"FACEFLEET_RUNTIME_BACKEND": "cuda"}, ["runtime.backend='cuda'", "auto, openvino, onnxruntime"]),
         ({"FACEFLEET_DETECT_SIZES": "10"}, ["detect.sizes", "at least 32", "native"]),
