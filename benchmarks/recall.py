@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from data_packs import DETECTORS, data_folder, write_pack
-from vs_insightface import iou
 
+from data_packs import DETECTORS, data_folder, write_pack
 from facefleet import Engine, Settings
 from facefleet.config import BatchSettings, DecodeSettings, RuntimeSettings
 from facefleet.types import Faces
+from vs_insightface import iou
 
 MIN_PX, FOUND_IOU, NEAR_IOU = 10, 0.4, 0.1
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from recall import detect, score
 
 # WIDER faces of 10 px or more, of 276, that an independent implementation found at 640 with the same networks.
