@@ -42,8 +42,8 @@ class RunnerOptions:
         precision: What is really run in, never a wish.
         instances: Runs that may be in progress at a time, each on its own share of the threads.
         threads: Processor threads for all instances together.
-        fp32_stride: In a lower precision, layers whose output is at most this many times smaller than the input still
-            run in fp32: rounding there spoils everything that follows. 0: no layer.
+        fp32_stride: In a lower precision, layers on the way down whose output is at most this many times smaller than
+            the input still run in fp32: rounding there spoils everything that follows. 0: no layer.
         warm: Input sizes (height, width) in pixels that get a plan of their own when the runner is opened; other
             sizes run through a plan for any size, a few per cent slower.
     """

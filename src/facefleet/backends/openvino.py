@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _ANY = (-1, -1)
 _PROBE_PX = 256
+_UPSAMPLING = ("Interpolate", "ConvTranspose")
 
 
 def capabilities() -> frozenset[str]:
@@ -137,7 +138,7 @@ class OpenVinoRunner(Runner):
 
 
 def _fine_layers_in_fp32(core: ov.Core, path: Path, model: ov.Model, stride: int, size: tuple[int, int]) -> ov.Model:
-    """Mark the layers at up to `stride` times less than the input's resolution to stay in fp32.
+    """Mark the layers, before the first upsampling, at up to `stride` times less than the input's resolution for fp32.
 
     The plugin honors a mark that only the serialized form of a model can carry, so the model goes through that.
     """
@@ -147,14 +148,14 @@ def _fine_layers_in_fp32(core: ov.Core, path: Path, model: ov.Model, stride: int
     if size == _ANY:  # resolutions show at any fixed size
         shaped, height = core.read_model(path), _PROBE_PX
         shaped.reshape([1, 3, height, height])
-    fine = {
-        operation.get_friendly_name()
-        for operation in shaped.get_ops()
-        if operation.get_output_size()
-        and operation.get_output_partial_shape(0).is_static
-        and len(shape := operation.get_output_shape(0)) == 4
-        and shape[2] * stride >= height
-    }
+    fine = set()
+    for operation in shaped.get_ordered_ops():
+        if operation.get_type_name() in _UPSAMPLING:
+            break  # what comes after sees coarse features again
+        static = operation.get_output_size() and operation.get_output_partial_shape(0).is_static
+        shape = tuple(operation.get_output_shape(0)) if static else ()
+        if len(shape) == 4 and shape[2] * stride >= height:
+            fine.add(operation.get_friendly_name())
     with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
         file = Path(folder) / "model.xml"
         ov.serialize(model, file)

@@ -137,7 +137,8 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
         embedder=embedder,
         sizes=sizes,
         select=select,
-        workers=threads,
+        # OpenVINO computes in threads of its own: while all of them are busy, one more worker decodes and aligns.
+        workers=threads + 1 if choice.backend == "openvino" else threads,
         detector_sha256=detector_file.sha256,
         embedder_sha256=embedder_file.sha256,
         description=description,
