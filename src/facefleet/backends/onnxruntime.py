@@ -1,6 +1,6 @@
 """ONNX Runtime on the CPU: the reference that others are compared with, and the fallback.
 
-Owns sessions. Every instance runs in the thread that calls it; the session's own pool is one thread, so instances
+Owns sessions. Every instance runs in the thread that calls it; its own pool is one thread, so instances
 never wait for each other. Normalization, channel order and layout are put in front of the graph, which therefore
 reads uint8 pictures directly.
 """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from facefleet.backends import Choice, InputContract, RunnerOptions, choose, create_runner
+from facefleet.backends import InputContract, RunnerOptions, choose, create_runner
 from facefleet.config import Settings, available_threads
 from facefleet.decode import Decoder
 from facefleet.models.detectors import Detector, Selection
@@ -72,45 +72,12 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
     """
     import cv2
 
-    store = Store(Path(settings.home) if settings.home else None)
-    located = store.manifest(pack)
-    manifest = located.manifest
-    choice = choose(settings.runtime)
-    threads = settings.runtime.threads or available_threads()
     cv2.setNumThreads(1)  # pictures run side by side; threads inside one would fight over the same processors
-    detector_file = prepare_detector(store, located, backend=choice.backend)
-    embedder_file = prepare_embedder(store, located, backend=choice.backend)
-    sizes = settings.detect.sizes
-    options = RunnerOptions(device=choice.device, instances=threads, threads=threads)
-
-    def make_detector(precision: Precision, options: RunnerOptions = options) -> Detector:
-        chosen = replace(
-            options, precision=precision, warm=_squares(sizes, manifest.detector), fp32_stride=_DETECTOR_FP32_STRIDE
-        )
-        runner = create_runner(choice.backend, detector_file.path, _contract(manifest.detector), chosen)
-        return Detector(runner, manifest.detector, one_scale=settings.detect.scale == "insightface")
-
-    def make_embedder(precision: Precision, options: RunnerOptions = options) -> Embedder:
-        size = (manifest.embedder.height, manifest.embedder.width)
-        chosen = replace(options, precision=precision, warm=(size,), fp32_stride=_EMBEDDER_FP32_STRIDE)
-        runner = create_runner(choice.backend, embedder_file.path, _contract(manifest.embedder), chosen)
-        return Embedder(runner, manifest.embedder, flip=settings.embed.flip)
-
-    alone = replace(options, instances=1)
-    detect = _precision(
-        store,
-        choice,
-        detector_file,
-        lambda: compare_detectors(lambda: make_detector("fp32", alone), lambda: make_detector(choice.precision, alone)),
-    )
-    embed = _precision(
-        store,
-        choice,
-        embedder_file,
-        lambda: compare_embedders(lambda: make_embedder("fp32", alone), lambda: make_embedder(choice.precision, alone)),
-    )
-    detector = stack.enter_context(make_detector(detect))
-    embedder = stack.enter_context(make_embedder(embed))
+    loader = _Loader(pack, settings)
+    manifest = loader.manifest
+    precision = loader.precisions()
+    detector = stack.enter_context(loader.detector(precision[0]))
+    embedder = stack.enter_context(loader.embedder(precision[1]))
     select = Selection(
         score=settings.detect.score or manifest.detector.score,
         nms=settings.detect.nms or manifest.detector.nms,
@@ -119,42 +86,104 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
         min_face_px=settings.detect.min_face_px,
     )
     self_test(detector, embedder, select.score)
-    description = {
-        "pack": manifest.name,
-        "license": manifest.license,
-        "backend": choice.backend,
-        "device": choice.device,
-        "precision": detect if detect == embed else f"detector {detect}, embedder {embed}",
-        "threads": str(threads),
-        "detector": f"{manifest.detector.family} at {', '.join(_shown(size, manifest) for size in sizes)}",
-        "embedder": f"{manifest.embedder.family}, {manifest.embedder.dimension} dimensions",
-        "chosen": choice.reason,
-    }
     return Loaded(
         manifest=manifest,
         decoder=Decoder(settings.decode),
         detector=detector,
         embedder=embedder,
-        sizes=sizes,
+        sizes=settings.detect.sizes,
         select=select,
         # OpenVINO computes in threads of its own: while all of them are busy, one more worker decodes and aligns.
-        workers=threads + 1 if choice.backend == "openvino" else threads,
-        detector_sha256=detector_file.sha256,
-        embedder_sha256=embedder_file.sha256,
-        description=description,
+        workers=loader.threads + 1 if loader.choice.backend == "openvino" else loader.threads,
+        detector_sha256=loader.detector_file.sha256,
+        embedder_sha256=loader.embedder_file.sha256,
+        description=loader.describe(precision),
     )
 
 
-def _precision(
-    store: Store, choice: Choice, file: PreparedModel, measure: Callable[[], dict[str, float | bool]]
-) -> Precision:
-    """The precision a model really runs in."""
-    if choice.precision == "fp32" or not choice.guarded:
-        return choice.precision
-    if remembered(store.home, [file.sha256, choice.backend, choice.precision, file.path.name], measure):
-        return choice.precision
-    _log.warning("%s loses too much accuracy in %s and runs in fp32", file.path.name, choice.precision)
-    return "fp32"
+class _Loader:
+    """What `load_models` knows before anything is open, and how it makes detectors and embedders of it."""
+
+    def __init__(self, pack: str, settings: Settings) -> None:
+        self._settings = settings
+        self._store = Store(Path(settings.home) if settings.home else None)
+        located = self._store.manifest(pack)
+        self.manifest = located.manifest
+        self.choice = choose(settings.runtime)
+        self.threads = settings.runtime.threads or available_threads()
+        self.detector_file = prepare_detector(self._store, located, backend=self.choice.backend)
+        self.embedder_file = prepare_embedder(self._store, located, backend=self.choice.backend)
+        self._options = RunnerOptions(device=self.choice.device, instances=self.threads, threads=self.threads)
+
+    def detector(self, precision: Precision, *, instances: int = 0) -> Detector:
+        """A detector, not open; `instances` other than the engine's for trying it."""
+        spec = self.manifest.detector
+        options = replace(
+            self._options,
+            precision=precision,
+            instances=instances or self.threads,
+            warm=_squares(self._settings.detect.sizes, spec),
+            fp32_stride=_DETECTOR_FP32_STRIDE,
+        )
+        runner = create_runner(self.choice.backend, self.detector_file.path, _contract(spec), options)
+        return Detector(runner, spec, one_scale=self._settings.detect.scale == "insightface")
+
+    def embedder(self, precision: Precision, *, instances: int = 0) -> Embedder:
+        """An embedder, not open; as `detector`."""
+        spec = self.manifest.embedder
+        options = replace(
+            self._options,
+            precision=precision,
+            instances=instances or self.threads,
+            warm=((spec.height, spec.width),),
+            fp32_stride=_EMBEDDER_FP32_STRIDE,
+        )
+        runner = create_runner(self.choice.backend, self.embedder_file.path, _contract(spec), options)
+        return Embedder(runner, spec, flip=self._settings.embed.flip)
+
+    def precisions(self) -> tuple[Precision, Precision]:
+        """What detector and embedder really run in."""
+        wanted = self.choice.precision
+        if wanted == "fp32" or not self.choice.guarded:
+            return wanted, wanted
+        return (
+            self._guarded(
+                self.detector_file,
+                lambda: compare_detectors(
+                    lambda: self.detector("fp32", instances=1), lambda: self.detector(wanted, instances=1)
+                ),
+            ),
+            self._guarded(
+                self.embedder_file,
+                lambda: compare_embedders(
+                    lambda: self.embedder("fp32", instances=1), lambda: self.embedder(wanted, instances=1)
+                ),
+            ),
+        )
+
+    def _guarded(self, file: PreparedModel, measure: Callable[[], dict[str, float | bool]]) -> Precision:
+        wanted = self.choice.precision
+        if remembered(self._store.home, [file.sha256, self.choice.backend, wanted, file.path.name], measure):
+            return wanted
+        _log.warning("%s loses too much accuracy in %s and runs in fp32", file.path.name, wanted)
+        return "fp32"
+
+    def describe(self, precisions: tuple[Precision, Precision]) -> dict[str, str]:
+        """What was chosen, for people."""
+        manifest = self.manifest
+        sizes = ", ".join(_shown(size, manifest) for size in self._settings.detect.sizes)
+        detect, embed = precisions
+        return {
+            "pack": manifest.name,
+            "license": manifest.license,
+            "backend": self.choice.backend,
+            "device": self.choice.device,
+            "precision": detect if detect == embed else f"detector {detect}, embedder {embed}",
+            "threads": str(self.threads),
+            "detector": f"{manifest.detector.family} at {sizes}",
+            "embedder": f"{manifest.embedder.family}, {manifest.embedder.dimension} dimensions",
+            "chosen": self.choice.reason,
+        }
 
 
 def _contract(spec: DetectorSpec | EmbedderSpec) -> InputContract:
