@@ -42,8 +42,8 @@ class RunnerOptions:
         precision: What is really run in, never a wish.
         instances: Runs that may be in progress at a time, each on its own share of the threads.
         threads: Processor threads for all instances together.
-        fp32_stride: In a lower precision, layers on the way down whose output is at most this many times smaller than
-            the input still run in fp32: rounding there spoils everything that follows. 0: no layer.
+        fp32_convolutions: In a lower precision, so many of the first convolutions still run in fp32: rounding there
+            spoils everything that follows.
         warm: Input sizes (height, width) in pixels that get a plan of their own when the runner is opened; other
             sizes run through a plan for any size, a few per cent slower.
     """
@@ -52,7 +52,7 @@ class RunnerOptions:
     precision: Literal["fp32", "bf16"] = "fp32"
     instances: int = 1
     threads: int = 1
-    fp32_stride: int = 0
+    fp32_convolutions: int = 0
     warm: tuple[tuple[int, int], ...] = ()
 
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 _ANY = (-1, -1)
-_PROBE_PX = 256
-_UPSAMPLING = ("Interpolate", "ConvTranspose")
+_CONVOLUTIONS = ("Convolution", "GroupConvolution")
 
 
 def capabilities() -> frozenset[str]:
@@ -82,8 +81,8 @@ class OpenVinoRunner(Runner):
         try:
             model = self._core.read_model(self.model)
             model.reshape([1, 3, *size])
-            if self.options.precision != "fp32" and self.options.fp32_stride:
-                model = _fine_layers_in_fp32(self._core, self.model, model, self.options.fp32_stride, size)
+            if self.options.precision != "fp32" and self.options.fp32_convolutions:
+                model = _first_layers_in_fp32(self._core, model, self.options.fp32_convolutions)
             process = PrePostProcessor(model)
             tensor = process.input().tensor()
             tensor.set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.RGB)
@@ -137,31 +136,25 @@ class OpenVinoRunner(Runner):
         return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
 
 
-def _fine_layers_in_fp32(core: ov.Core, path: Path, model: ov.Model, stride: int, size: tuple[int, int]) -> ov.Model:
-    """Mark the layers, before the first upsampling, at up to `stride` times less than the input's resolution for fp32.
+def _first_layers_in_fp32(core: ov.Core, model: ov.Model, convolutions: int) -> ov.Model:
+    """Mark everything up to and with the n-th convolution, and what hangs on it alone, for fp32.
 
     The plugin honors a mark that only the serialized form of a model can carry, so the model goes through that.
     """
     import openvino as ov
 
-    shaped, height = model, size[0]
-    if size == _ANY:  # resolutions show at any fixed size
-        shaped, height = core.read_model(path), _PROBE_PX
-        shaped.reshape([1, 3, height, height])
-    fine = set()
-    for operation in shaped.get_ordered_ops():
-        if operation.get_type_name() in _UPSAMPLING:
-            break  # what comes after sees coarse features again
-        static = operation.get_output_size() and operation.get_output_partial_shape(0).is_static
-        shape = tuple(operation.get_output_shape(0)) if static else ()
-        if len(shape) == 4 and shape[2] * stride >= height:
-            fine.add(operation.get_friendly_name())
+    first, seen = set(), 0
+    for operation in model.get_ordered_ops():
+        seen += operation.get_type_name() in _CONVOLUTIONS
+        if seen > convolutions:
+            break
+        first.add(operation.get_friendly_name())
     with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
         file = Path(folder) / "model.xml"
         ov.serialize(model, file)
         tree = ElementTree.parse(file)  # noqa: S314  # written two lines above
         for layer in tree.getroot().iterfind("layers/layer"):
-            if layer.get("name") in fine and layer.get("type") not in ("Const", "Parameter", "Result"):
+            if layer.get("name") in first and layer.get("type") not in ("Const", "Parameter", "Result"):
                 info = layer.find("rt_info")
                 if info is None:
                     info = ElementTree.SubElement(layer, "rt_info")

@@ -98,7 +98,7 @@ class BatchSettings:
         max_bytes: Most bytes of encoded and decoded pictures inside it at a time; one picture always fits.
     """
 
-    detect: Annotated[int, Field(ge=1, le=256)] = 4
+    detect: Annotated[int, Field(ge=1, le=256)] = 1
     embed: Annotated[int, Field(ge=1, le=256)] = 16
     max_images: Annotated[int, Field(ge=1, le=65536)] = 64
     max_bytes: Annotated[int, Field(ge=1)] = 512 * 1024 * 1024

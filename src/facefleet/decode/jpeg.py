@@ -84,7 +84,8 @@ def read_header(data: bytes, *, name: str) -> JpegHeader:
         raise CorruptImageError(f"{name}: a JPEG without a size", hint="the file is damaged; get it again")
     if frame[0] != 8:
         raise UnsupportedFormatError(f"{name}: a JPEG of {frame[0]} bits a sample", hint="convert it to 8 bits")
-    end = data.find(b"\xff\xd9", position)
+    whole = data.endswith(b"\xff\xd9", position)  # nearly always; a search reads the whole file
+    end = len(data) - 2 if whole and not progressive else data.find(b"\xff\xd9", position)
     if progressive and data.count(b"\xff\xda", position, len(data) if end < 0 else end) > _MAX_SCANS:
         raise CorruptImageError(f"{name}: a JPEG of more than {_MAX_SCANS} scans", hint="it is no honest photo")
     return JpegHeader(frame[2], frame[1], frame[3], from_exif or from_xmp or 1, adobe, end >= 0)

@@ -23,8 +23,9 @@ from facefleet.ops.letterbox import round_up
 from facefleet.packs import DetectorSpec, EmbedderSpec, Manifest, Store
 
 _log = logging.getLogger(__name__)
-# In bf16 the layers at the finest resolutions stay in fp32: most of the rounding error starts there.
-_DETECTOR_FP32_STRIDE, _EMBEDDER_FP32_STRIDE = 8, 2
+# In bf16 the first layers stay in fp32: most of the rounding error starts there, and they cost little.
+_DETECTOR_FP32_CONVOLUTIONS, _EMBEDDER_FP32_CONVOLUTIONS = 4, 3
+_FP32 = (str(_DETECTOR_FP32_CONVOLUTIONS), str(_EMBEDDER_FP32_CONVOLUTIONS))
 Precision: TypeAlias = Literal["fp32", "bf16"]
 
 
@@ -123,7 +124,7 @@ class _Loader:
             precision=precision,
             instances=instances or self.threads,
             warm=_squares(self._settings.detect.sizes, spec),
-            fp32_stride=_DETECTOR_FP32_STRIDE,
+            fp32_convolutions=_DETECTOR_FP32_CONVOLUTIONS,
         )
         runner = create_runner(self.choice.backend, self.detector_file.path, _contract(spec), options)
         return Detector(runner, spec, one_scale=self._settings.detect.scale == "insightface")
@@ -136,7 +137,7 @@ class _Loader:
             precision=precision,
             instances=instances or self.threads,
             warm=((spec.height, spec.width),),
-            fp32_stride=_EMBEDDER_FP32_STRIDE,
+            fp32_convolutions=_EMBEDDER_FP32_CONVOLUTIONS,
         )
         runner = create_runner(self.choice.backend, self.embedder_file.path, _contract(spec), options)
         return Embedder(runner, spec, flip=self._settings.embed.flip)
@@ -163,7 +164,7 @@ class _Loader:
 
     def _guarded(self, file: PreparedModel, measure: Callable[[], dict[str, float | bool]]) -> Precision:
         wanted = self.choice.precision
-        if remembered(self._store.home, [file.sha256, self.choice.backend, wanted, file.path.name], measure):
+        if remembered(self._store.home, [file.sha256, self.choice.backend, wanted, *_FP32, file.path.name], measure):
             return wanted
         _log.warning("%s loses too much accuracy in %s and runs in fp32", file.path.name, wanted)
         return "fp32"
