@@ -24,6 +24,9 @@ FacefleetError
 │   ├── BadOutputError          a run returned NaN, the wrong shape or constant rows (retryable)
 │   ├── OutOfMemoryError        a run did not fit (retryable)
 │   └── SelfTestError           the engine gives wrong answers; it never becomes ready
+├── EngineError                 an engine cannot be built or used
+│   ├── ProfileError            min, opt and max contradict each other, the network or the device
+│   └── ParityError             it answers differently from the reference; it is never published
 ├── OverloadError               accepted nothing; try later (retryable)
 │   ├── QueueFullError
 │   └── DeadlineError
@@ -212,6 +215,24 @@ class SelfTestError(BackendError):
     """The engine gives wrong answers."""
 
     code = "self_test"
+
+
+class EngineError(FacefleetError):
+    """An engine cannot be built or used."""
+
+    code = "engine"
+
+
+class ProfileError(EngineError):
+    """Min, opt and max contradict each other, the network or the device."""
+
+    code = "profile"
+
+
+class ParityError(EngineError):
+    """An engine answers differently from the reference; it is never published."""
+
+    code = "parity"
 
 
 class OverloadError(FacefleetError):

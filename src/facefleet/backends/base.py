@@ -14,8 +14,11 @@ from typing import Literal, Self
 
 import numpy as np
 
-from facefleet.errors import BadOutputError, ClosedError, InternalError
+from facefleet.errors import BackendError, BadOutputError, ClosedError, InternalError
 from facefleet.types import F32Array, U8Array
+
+ANY_SIZE = (-1, -1)
+"""Among `RunnerOptions.warm`: the plan for sizes that have none of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class RunnerOptions:
             spoils everything that follows.
         warm: Input sizes (height, width) in pixels that get a plan of their own when the runner is opened; other
             sizes run through a plan for any size, a few per cent slower.
+        fp32_layers: Names of further nodes of the graph that run in fp32 in a lower precision.
+        engine: A folder that `Runner.save` wrote for the same model, contract and options: opened instead of
+            compiling.
     """
 
     device: str = "cpu"
@@ -54,6 +60,8 @@ class RunnerOptions:
     threads: int = 1
     fp32_convolutions: int = 0
     warm: tuple[tuple[int, int], ...] = ()
+    fp32_layers: frozenset[str] = frozenset()
+    engine: Path | None = None
 
 
 class Runner(ABC):
@@ -117,14 +125,31 @@ class Runner(ABC):
             OutOfMemoryError: The batch did not fit.
             BadOutputError: An output has the wrong number of rows or is not finite.
         """
+        outputs = self.run_unchecked(pictures)
+        for name, output in zip(self.output_names, outputs, strict=True):
+            _check(name, output, len(pictures))
+        return outputs
+
+    def run_unchecked(self, pictures: U8Array) -> tuple[F32Array, ...]:
+        """As `run`, whatever comes back: for the parity gate, which says more exactly what is wrong with it."""
         if not self._opened:
             raise ClosedError("the runner is not open", hint="use it inside `with runner:`")
         if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or not len(pictures):
             raise InternalError(f"a runner takes (n, h, w, 3) uint8, got {pictures.dtype} {pictures.shape}")
-        outputs = self._run_impl(np.ascontiguousarray(pictures))
-        for name, output in zip(self.output_names, outputs, strict=True):
-            _check(name, output, len(pictures))
-        return outputs
+        return self._run_impl(np.ascontiguousarray(pictures))
+
+    def save(self, folder: Path) -> None:
+        """Write what opening compiled into `folder`, so that `RunnerOptions.engine` opens it in a moment.
+
+        Raises:
+            BackendError: This backend has nothing to save.
+        """
+        if not self._opened:
+            raise ClosedError("the runner is not open", hint="use it inside `with runner:`")
+        self._save_impl(folder)
+
+    def _save_impl(self, folder: Path) -> None:
+        raise BackendError(f"{type(self).__name__} has no engines to save in {folder}")
 
     @abstractmethod
     def _open_impl(self) -> None: ...

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 _LOG_ERRORS_ONLY = 3
+_OPTIMIZED = "optimized.onnx"
 
 
 class OnnxRuntimeRunner(Runner):
@@ -55,9 +56,14 @@ class OnnxRuntimeRunner(Runner):
         options.inter_op_num_threads = 1
         # Spinning threads take the processor from the other instances.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        model: bytes | str = ""
+        saved = None if self.options.engine is None else self.options.engine / _OPTIMIZED
+        if saved is not None and saved.is_file():
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # done when it was saved
+            model = str(saved)
         try:
             session = ort.InferenceSession(
-                with_picture_input(self.model, self.contract), options, providers=["CPUExecutionProvider"]
+                model or with_picture_input(self.model, self.contract), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # the runtime's exceptions share no base class of their own
             raise BackendError(f"onnxruntime refuses {self.model.name}: {error}") from error
@@ -66,6 +72,14 @@ class OnnxRuntimeRunner(Runner):
 
     def _close_impl(self) -> None:
         self._session = None
+
+    def _save_impl(self, folder: Path) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = _LOG_ERRORS_ONLY
+        options.optimized_model_filepath = str(folder / _OPTIMIZED)
+        ort.InferenceSession(with_picture_input(self.model, self.contract), options, providers=["CPUExecutionProvider"])
 
     def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
         assert self._session is not None

@@ -17,14 +17,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from facefleet.backends.base import Runner
+from facefleet.backends.base import ANY_SIZE, Runner
 from facefleet.errors import BackendError, BackendUnavailableError, InferenceError, OutOfMemoryError
 from facefleet.types import F32Array, U8Array
 
 if TYPE_CHECKING:
     import openvino as ov
 
-_ANY = (-1, -1)
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 
 
@@ -67,53 +66,67 @@ class OpenVinoRunner(Runner):
         self._core = _core()
         self._compiling = threading.Lock()
         self._plans: dict[tuple[int, int], queue.SimpleQueue[Any]] = {}
-        for size in (*self.options.warm, *(() if self.options.warm else (_ANY,))):
+        self._compiled: dict[tuple[int, int], ov.CompiledModel] = {}
+        for size in (*self.options.warm, *(() if self.options.warm else (ANY_SIZE,))):
             self._plans[size] = self._compile(size)
 
     def _close_impl(self) -> None:
         self._plans.clear()
+        self._compiled.clear()
         del self._core
 
     def _compile(self, size: tuple[int, int]) -> queue.SimpleQueue[Any]:
-        import openvino as ov
-        from openvino.preprocess import ColorFormat, PrePostProcessor
-
+        config = {
+            "INFERENCE_NUM_THREADS": self.options.threads,
+            "NUM_STREAMS": self.options.instances,
+            "ENABLE_CPU_PINNING": False,
+        }
+        saved = None if self.options.engine is None else self.options.engine / _blob_name(size)
         try:
-            model = self._core.read_model(self.model)
-            model.reshape([1, 3, *size])
-            if self.options.precision != "fp32" and self.options.fp32_convolutions:
-                model = _first_layers_in_fp32(self._core, model, self.options.fp32_convolutions)
-            process = PrePostProcessor(model)
-            tensor = process.input().tensor()
-            tensor.set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.RGB)
-            steps = process.input().preprocess()
-            if self.contract.color == "bgr":
-                steps.convert_color(ColorFormat.BGR)
-            steps.convert_element_type(ov.Type.f32).mean(list(self.contract.mean)).scale(list(self.contract.std))
-            process.input().model().set_layout(ov.Layout("NCHW"))
-            compiled = self._core.compile_model(
-                process.build(),
-                "CPU",
-                {
-                    "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[self.options.precision],
-                    "INFERENCE_NUM_THREADS": self.options.threads,
-                    "NUM_STREAMS": self.options.instances,
-                    "ENABLE_CPU_PINNING": False,
-                },
-            )
+            if saved is not None and saved.is_file():
+                compiled = self._core.import_model(saved.read_bytes(), "CPU", config)
+            else:
+                hint = {"fp32": "f32", "bf16": "bf16"}[self.options.precision]
+                compiled = self._core.compile_model(
+                    self._built(size), "CPU", {**config, "INFERENCE_PRECISION_HINT": hint}
+                )
         except RuntimeError as error:
             raise BackendError(f"openvino refuses {self.model.name}: {error}") from error
+        self._compiled[size] = compiled
         self._names = tuple(output.get_any_name() for output in compiled.outputs)
         requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(self.options.instances):
             requests.put(compiled.create_infer_request())
         return requests
 
+    def _built(self, size: tuple[int, int]) -> ov.Model:
+        """The network at one size, with layout, channel order and normalization in front."""
+        import openvino as ov
+        from openvino.preprocess import ColorFormat, PrePostProcessor
+
+        model = self._core.read_model(self.model)
+        model.reshape([1, 3, *size])
+        if self.options.precision != "fp32" and (self.options.fp32_convolutions or self.options.fp32_layers):
+            model = _marked_fp32(self._core, model, self.options.fp32_convolutions, self.options.fp32_layers)
+        process = PrePostProcessor(model)
+        tensor = process.input().tensor()
+        tensor.set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.RGB)
+        steps = process.input().preprocess()
+        if self.contract.color == "bgr":
+            steps.convert_color(ColorFormat.BGR)
+        steps.convert_element_type(ov.Type.f32).mean(list(self.contract.mean)).scale(list(self.contract.std))
+        process.input().model().set_layout(ov.Layout("NCHW"))
+        return process.build()
+
+    def _save_impl(self, folder: Path) -> None:
+        for size, compiled in self._compiled.items():
+            (folder / _blob_name(size)).write_bytes(compiled.export_model())
+
     def _any_size(self) -> queue.SimpleQueue[Any]:
         with self._compiling:
-            if _ANY not in self._plans:
-                self._plans[_ANY] = self._compile(_ANY)
-            return self._plans[_ANY]
+            if ANY_SIZE not in self._plans:
+                self._plans[ANY_SIZE] = self._compile(ANY_SIZE)
+            return self._plans[ANY_SIZE]
 
     def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
         import openvino as ov
@@ -136,14 +149,18 @@ class OpenVinoRunner(Runner):
         return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
 
 
-def _first_layers_in_fp32(core: ov.Core, model: ov.Model, convolutions: int) -> ov.Model:
-    """Mark everything up to and with the n-th convolution, and what hangs on it alone, for fp32.
+def _blob_name(size: tuple[int, int]) -> str:
+    return "any.blob" if size == ANY_SIZE else f"{size[0]}x{size[1]}.blob"
+
+
+def _marked_fp32(core: ov.Core, model: ov.Model, convolutions: int, names: frozenset[str]) -> ov.Model:
+    """Mark everything up to and with the n-th convolution, and the layers called `names`, for fp32.
 
     The plugin honors a mark that only the serialized form of a model can carry, so the model goes through that.
     """
     import openvino as ov
 
-    first, seen = set(), 0
+    first, seen = set(names), 0
     for operation in model.get_ordered_ops():
         seen += operation.get_type_name() in _CONVOLUTIONS
         if seen > convolutions:

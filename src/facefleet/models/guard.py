@@ -11,12 +11,12 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import cv2
 import numpy as np
 
+from facefleet.backends.facts import device_facts, runtime_version
 from facefleet.errors import SelfTestError
 from facefleet.models.detectors import Detector, Selection, settle
 from facefleet.models.drawn import drawn_chips, drawn_scene
@@ -40,7 +40,7 @@ def remembered(home: Path, key: list[str], measure: Callable[[], dict[str, float
         key: What it depends on besides the machine: model digest, backend, precision.
         measure: Gives the verdict under ``holds``, with the figures it rests on.
     """
-    name = hashlib.sha256(json.dumps([*key, *_machine(key[1])]).encode()).hexdigest()[:32]
+    name = hashlib.sha256(json.dumps([*key, runtime_version(key[1]), device_facts("cpu")]).encode()).hexdigest()[:32]
     file = home / "guard" / f"{name}.json"
     try:
         return bool(json.loads(file.read_text())["holds"])
@@ -132,13 +132,3 @@ def _iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     shared = np.clip(high - low, 0, None).prod(-1)
     first, second = ((boxes[:, 2:] - boxes[:, :2]).prod(-1) for boxes in (a, b))
     return np.asarray(shared / (first[:, None] + second[None] - shared))
-
-
-def _machine(backend: str) -> list[str]:
-    """What a verdict depends on besides the model: runtime version and processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "model\t"))][:2]
-    except OSError:
-        processor = []
-    return [version(backend), *processor]
