@@ -8,6 +8,7 @@ not depend on the batch, not even in the last bit.
 
 from __future__ import annotations
 
+import io
 import queue
 import tempfile
 import threading
@@ -80,16 +81,15 @@ class OpenVinoRunner(Runner):
             "INFERENCE_NUM_THREADS": self.options.threads,
             "NUM_STREAMS": self.options.instances,
             "ENABLE_CPU_PINNING": False,
+            # Also for what is read back: it is compiled again, and in bf16 where nothing is said.
+            "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[self.options.precision],
         }
         saved = None if self.options.engine is None else self.options.engine / _blob_name(size)
         try:
             if saved is not None and saved.is_file():
-                compiled = self._core.import_model(saved.read_bytes(), "CPU", config)
+                compiled = self._core.import_model(io.BytesIO(saved.read_bytes()), "CPU", config)
             else:
-                hint = {"fp32": "f32", "bf16": "bf16"}[self.options.precision]
-                compiled = self._core.compile_model(
-                    self._built(size), "CPU", {**config, "INFERENCE_PRECISION_HINT": hint}
-                )
+                compiled = self._core.compile_model(self._built(size), "CPU", config)
         except RuntimeError as error:
             raise BackendError(f"openvino refuses {self.model.name}: {error}") from error
         self._compiled[size] = compiled
@@ -120,7 +120,7 @@ class OpenVinoRunner(Runner):
 
     def _save_impl(self, folder: Path) -> None:
         for size, compiled in self._compiled.items():
-            (folder / _blob_name(size)).write_bytes(compiled.export_model())
+            (folder / _blob_name(size)).write_bytes(compiled.export_model().getvalue())
 
     def _any_size(self) -> queue.SimpleQueue[Any]:
         with self._compiling:

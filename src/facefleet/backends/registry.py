@@ -75,8 +75,7 @@ def choose(settings: RuntimeSettings) -> Choice:
             raise ConfigError(
                 f"runtime.precision=bf16 with runtime.backend={backend}", hint="only openvino runs bf16; or use fp32"
             )
-        if not bf16:
-            raise BackendUnavailableError("this CPU has no bf16 instructions", hint="use precision=fp32 or auto")
+        require_bf16()
         return Choice(backend, device, "bf16", False, f"{reason}; bf16 as asked for")
     if bf16:
         return Choice(backend, device, "bf16", True, f"{reason}; the CPU has bf16, subject to the accuracy guard")
@@ -94,6 +93,16 @@ def _backend(wanted: str) -> tuple[str, str]:
     if wanted not in installed:
         raise BackendUnavailableError(f"backend {wanted} is not installed", hint=f"pip install {wanted}")
     return wanted, f"{wanted} as asked for"
+
+
+def require_bf16() -> None:
+    """Nothing where the CPU has bf16 instructions.
+
+    Raises:
+        BackendUnavailableError: It has none.
+    """
+    if not _cpu_has_bf16():
+        raise BackendUnavailableError("this CPU has no bf16 instructions", hint="use precision=fp32 or auto")
 
 
 def _cpu_has_bf16() -> bool:

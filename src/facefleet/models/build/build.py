@@ -1,0 +1,226 @@
+"""From a pack or a graph to engines that passed the gate: `EngineFromOnnx`.
+
+Owns the order: prepare, hold the profile against the graph, try the batches, choose the precision, build, gate,
+publish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from onnx import load
+
+from facefleet.backends import InputContract, Runner, RunnerOptions, create_runner
+from facefleet.errors import ConfigError
+from facefleet.models.build.engines import Engine, EngineSpec, EngineStore
+from facefleet.models.build.parity import ParityReport, compare
+from facefleet.models.build.pictures import chips, network_input, scenes
+from facefleet.models.build.profile import MemoryEstimate, Profile, Span, check_profile, estimate_memory
+from facefleet.models.build.trial import try_batches
+from facefleet.models.detectors import Detector
+from facefleet.models.prepare import PreparedModel, prepare_detector, prepare_embedder
+from facefleet.packs import DetectorSpec, EmbedderSpec, LocatedManifest, Store
+from facefleet.types import U8Array
+
+_log = logging.getLogger(__name__)
+_REFERENCE_FP32 = RunnerOptions()
+BuildPrecision = Literal["fp32", "bf16", "fp16", "int8"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be built, as the command line says it.
+
+    Attributes:
+        backend: Key of `facefleet.backends.BACKENDS`.
+        batch: Batch sizes.
+        size: Detector sides in pixels; embedders have their own.
+        precision: See `EngineSpec`.
+        mode: See `EngineSpec`.
+        threads: Processor threads.
+        pictures: Photos to gate with; None: drawn faces.
+    """
+
+    backend: str
+    batch: Span
+    size: Span
+    precision: BuildPrecision = "fp32"
+    mode: Literal["throughput", "latency"] = "throughput"
+    threads: int = 1
+    pictures: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """One engine and what was learned on the way.
+
+    Attributes:
+        engine: Published.
+        report: The gate's; None where the engine was there already.
+        memory: Estimate for its profile.
+    """
+
+    engine: Engine
+    report: ParityReport | None
+    memory: MemoryEstimate
+
+
+def build_pack(store: Store, located: LocatedManifest, wanted: Wanted, engines: EngineStore) -> list[Built]:
+    """Build both engines of a pack.
+
+    Raises:
+        ProfileError: The profile contradicts itself or a network.
+        GraphError: A network does not run at the batch sizes wanted.
+        ParityError: An engine answers differently from the reference.
+        BackendError: The runtime refuses a network.
+    """
+    manifest = located.manifest
+    detector = prepare_detector(store, located, backend=wanted.backend)
+    embedder = prepare_embedder(store, located, backend=wanted.backend)
+    # The reference is the graph without the rewrites that only make one runtime faster.
+    plain = [prepare(store, located, backend="openvino") for prepare in (prepare_detector, prepare_embedder)]
+    finder = _finder(plain[0], manifest.detector)
+    with contextlib.ExitStack() as stack:
+        opened: Detector | None = stack.enter_context(finder) if wanted.pictures is not None else None
+        return [
+            build_engine(
+                detector_spec(detector, manifest.detector, wanted),
+                wanted,
+                engines,
+                stride=manifest.detector.stride,
+                reference=plain[0].path,
+            ),
+            build_engine(
+                embedder_spec(embedder, manifest.embedder, wanted),
+                wanted,
+                engines,
+                detector=opened,
+                reference=plain[1].path,
+            ),
+        ]
+
+
+def detector_spec(file: PreparedModel, spec: DetectorSpec, wanted: Wanted) -> EngineSpec:
+    """What to build of a pack's detector."""
+    return EngineSpec(
+        name=file.path.stem,
+        role="detector",
+        model=file.path,
+        contract=InputContract(spec.color, spec.mean, spec.std),
+        backend=wanted.backend,
+        precision=wanted.precision,
+        profile=Profile(wanted.batch, wanted.size, wanted.size),
+        mode=wanted.mode,
+    )
+
+
+def embedder_spec(file: PreparedModel, spec: EmbedderSpec, wanted: Wanted) -> EngineSpec:
+    """What to build of a pack's embedder."""
+    height, width = spec.height, spec.width
+    return EngineSpec(
+        name=file.path.stem,
+        role="embedder",
+        model=file.path,
+        contract=InputContract(spec.color, spec.mean, spec.std),
+        backend=wanted.backend,
+        precision=wanted.precision,
+        profile=Profile(wanted.batch, Span(height, height, height), Span(width, width, width)),
+        mode=wanted.mode,
+    )
+
+
+def build_engine(
+    spec: EngineSpec,
+    wanted: Wanted,
+    engines: EngineStore,
+    *,
+    stride: int = 1,
+    detector: Detector | None = None,
+    reference: Path | None = None,
+) -> Built:
+    """Build one engine, or find it.
+
+    Args:
+        spec: What to build.
+        wanted: As for `build_pack`.
+        engines: Where it is published.
+        stride: Of a detector, in pixels.
+        detector: Open; finds faces in photos for an embedder.
+        reference: Graph that ONNX Runtime answers with; `spec.model` by default.
+
+    Raises:
+        As `build_pack`.
+    """
+    _check_precision(spec)
+    model = load(spec.model)
+    check_profile(model, spec.profile, stride=stride)
+    memory = estimate_memory(model, spec.profile)
+    _log.info("%s: %s", spec.name, memory.summary())
+    found = engines.find(spec)
+    if found is not None:
+        return Built(found, None, memory)
+    pictures, source = _pictures(spec, wanted.pictures, detector)
+    batches = sorted({1, 2, spec.profile.batch.opt, spec.profile.batch.max})
+    try_batches(model, batches, network_input(pictures, spec.contract)).require(spec.name)
+    reports: list[ParityReport] = []
+
+    def gate(runner: Runner) -> ParityReport:
+        report = _gated(spec, runner, reference or spec.model, pictures, source, batches)
+        reports.append(report)
+        return report
+
+    engine = engines.build(spec, gate, threads=wanted.threads)
+    return Built(engine, reports[0] if reports else None, memory)
+
+
+def _gated(
+    spec: EngineSpec, runner: Runner, reference: Path, pictures: U8Array, source: str, batches: list[int]
+) -> ParityReport:
+    with create_runner("onnxruntime", reference, spec.contract, _REFERENCE_FP32) as trusted:
+        return compare(
+            trusted.run_unchecked,
+            runner.run_unchecked,
+            pictures,
+            names=trusted.output_names,
+            batches=batches,
+            precision=spec.precision,
+            source=source,
+        )
+
+
+def _pictures(spec: EngineSpec, folder: Path | None, detector: Detector | None) -> tuple[U8Array, str]:
+    height, width = spec.profile.height.opt, spec.profile.width.opt
+    count = min(max(8, spec.profile.batch.max), 64 if spec.role == "embedder" else 16)
+    if spec.role == "detector":
+        return scenes(folder, count, height, width)
+    return chips(folder, count, height, width, detector)
+
+
+def _finder(file: PreparedModel, spec: DetectorSpec) -> Detector:
+    options = replace(_REFERENCE_FP32, warm=((640, 640),))
+    contract = InputContract(spec.color, spec.mean, spec.std)
+    return Detector(create_runner("onnxruntime", file.path, contract, options), spec)
+
+
+_PRECISIONS: dict[str, tuple[str, ...]] = {
+    "onnxruntime": ("fp32", "int8"),
+    "openvino": ("fp32", "bf16", "int8"),
+}
+
+
+def _check_precision(spec: EngineSpec) -> None:
+    allowed = _PRECISIONS.get(spec.backend)
+    if allowed is None:
+        raise ConfigError(f"backend {spec.backend!r} builds no engines here", hint=f"use {', '.join(_PRECISIONS)}")
+    if spec.precision not in allowed:
+        raise ConfigError(
+            f"{spec.backend} has no precision {spec.precision}", hint=f"choose one of {', '.join(allowed)}"
+        )
+    if spec.precision == "bf16":
+        from facefleet.backends.registry import require_bf16
+
+        require_bf16()

@@ -1,0 +1,120 @@
+"""Pictures that engines are tried, calibrated and gated with: a user's photos, or faces drawn by program.
+
+Owns the choice and how photos become inputs of one network. Reads files; keeps nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from facefleet.backends import InputContract
+from facefleet.decode import Decoder
+from facefleet.errors import InputError, SourceError
+from facefleet.models.detectors import Detector, Selection, settle
+from facefleet.models.drawn import drawn_chips, drawn_scene
+from facefleet.ops import alignment_matrices, letterbox, plan_letterbox, warp_chips
+from facefleet.types import F32Array, Image, U8Array
+
+_log = logging.getLogger(__name__)
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
+
+
+def photos(folder: Path) -> Iterator[Image]:
+    """Every photo below a folder, by name; what cannot be decoded is logged and left out.
+
+    Raises:
+        SourceError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise SourceError(f"{folder}: no such folder", hint="give a folder with photos of faces")
+    decoder = Decoder()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in _SUFFIXES:
+            try:
+                yield decoder.decode(path)
+            except InputError as error:
+                _log.warning("left out: %s", error.message)
+
+
+def scenes(folder: Path | None, count: int, height: int, width: int) -> tuple[U8Array, str]:
+    """Inputs for a detector.
+
+    Args:
+        folder: Photos; None: drawn faces.
+        count: Most pictures.
+        height: Input height in pixels.
+        width: Input width.
+
+    Returns:
+        (n, height, width, 3) uint8 RGB, all different, and what they are.
+    """
+    found = []
+    for image in photos(folder) if folder is not None else ():
+        plan = plan_letterbox(image.width, image.height, min(height, width), 1)
+        canvas = np.zeros((height, width, 3), np.uint8)
+        canvas[: plan.content_height, : plan.content_width] = letterbox(image.pixels, plan)[
+            : plan.content_height, : plan.content_width
+        ]
+        found.append(canvas)
+        if len(found) == count:
+            break
+    if found:
+        return np.stack(found), "photos"
+    return np.stack([_varied(drawn_scene(height, width), number) for number in range(count)]), "drawn scenes"
+
+
+def chips(folder: Path | None, count: int, height: int, width: int, detector: Detector | None) -> tuple[U8Array, str]:
+    """Inputs for an embedder.
+
+    Args:
+        folder: Photos, or aligned faces of just that size; None: drawn faces.
+        count: Most faces.
+        height: Chip height in pixels.
+        width: Chip width.
+        detector: Finds the faces of larger photos, open; without one only chips are taken.
+
+    Returns:
+        (n, height, width, 3) uint8 RGB, all different, and what they are.
+    """
+    found: list[U8Array] = []
+    for image in photos(folder) if folder is not None else ():
+        if (image.height, image.width) == (height, width):
+            found.append(image.pixels[None])
+        elif detector is not None:
+            found.append(_faces(image, detector, height, width))
+        if sum(map(len, found)) >= count:
+            break
+    if sum(map(len, found)) > 1:
+        return np.ascontiguousarray(np.concatenate(found)[:count]), "faces of photos"
+    return drawn_chips(count, height, width), "drawn faces"
+
+
+def network_input(pictures: U8Array, contract: InputContract) -> F32Array:
+    """(n, h, w, 3) uint8 RGB pictures as the network wants them, (n, 3, h, w) float32."""
+    colored = pictures if contract.color == "rgb" else pictures[..., ::-1]
+    scaled = (colored.astype(np.float32) - np.asarray(contract.mean, np.float32)) / np.asarray(contract.std, np.float32)
+    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+
+def _faces(image: Image, detector: Detector, height: int, width: int) -> U8Array:
+    plan = detector.plan(image.width, image.height, [640])[0]
+    found = detector.infer(letterbox(image.pixels, plan)[None], 0.5)[0]
+    detections = settle([(plan, found)], image.width, image.height, Selection(score=0.5, nms=0.4, min_face_px=24))
+    if detections.landmarks is None or not len(detections):
+        return np.empty((0, height, width, 3), np.uint8)
+    matrices, usable = alignment_matrices(detections.landmarks)
+    cut = warp_chips(image.pixels, matrices, usable, image.scale)[usable]
+    top, left = (cut.shape[1] - height) // 2, (cut.shape[2] - width) // 2
+    return np.asarray(cut[:, top : top + height, left : left + width])
+
+
+def _varied(scene: U8Array, number: int) -> U8Array:
+    """The same faces in other light, and every second time mirrored."""
+    random = np.random.default_rng(number)
+    lit = cv2.convertScaleAbs(scene, alpha=float(random.uniform(0.6, 1.2)), beta=float(random.uniform(-20, 30)))
+    return np.ascontiguousarray(lit[:, ::-1] if number % 2 else lit, np.uint8)
