@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from pathlib import Path
 
@@ -57,7 +58,15 @@ def model(tmp_path: Path) -> Path:
     return save(tmp_path / "m.onnx")
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
+INSTALLED = [
+    name
+    if importlib.util.find_spec(name)
+    else pytest.param(name, marks=pytest.mark.skip(reason=f"{name} is an extra and not installed"))
+    for name in BACKENDS
+]
+
+
+@pytest.mark.parametrize("backend", INSTALLED)
 class TestRunner:
     def test_input_is_prepared_as_the_contract_says(self, model: Path, backend: str) -> None:
         """Fault 14: order, mean and divisor."""
@@ -146,7 +155,7 @@ class TestRunner:
 
     def test_other_devices_are_refused(self, model: Path, backend: str) -> None:
         """Fault 36."""
-        with pytest.raises(BackendUnavailableError, match="use device=cpu"):
+        with pytest.raises(BackendUnavailableError, match="device=cpu"):
             create_runner(backend, model, RGB, RunnerOptions(device="cuda")).open()
 
 
@@ -160,7 +169,7 @@ class TestChoice:
     def test_what_is_asked_for(self) -> None:
         assert choose(RuntimeSettings(backend="onnxruntime")).precision == "fp32"
         assert choose(RuntimeSettings(precision="fp32")).precision == "fp32"
-        with pytest.raises(ConfigError, match="only openvino runs bf16"):
+        with pytest.raises(ConfigError, match="openvino and torch run bf16"):
             choose(RuntimeSettings(backend="onnxruntime", precision="bf16"))
 
     def test_bf16_only_where_the_cpu_has_it(self, monkeypatch: pytest.MonkeyPatch) -> None:

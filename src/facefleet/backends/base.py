@@ -52,16 +52,18 @@ class RunnerOptions:
         fp32_layers: Names of further nodes of the graph that run in fp32 in a lower precision.
         engine: A folder that `Runner.save` wrote for the same model, contract and options: opened instead of
             compiling.
+        max_batch: Largest batch that is run at once, where a backend has buckets; larger ones are split.
     """
 
     device: str = "cpu"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     instances: int = 1
     threads: int = 1
     fp32_convolutions: int = 0
     warm: tuple[tuple[int, int], ...] = ()
     fp32_layers: frozenset[str] = frozenset()
     engine: Path | None = None
+    max_batch: int = 16
 
 
 class Runner(ABC):

@@ -28,11 +28,21 @@ def _onnxruntime(model: Path, contract: InputContract, options: RunnerOptions) -
     return OnnxRuntimeRunner(model, contract, options)
 
 
+def _torch(model: Path, contract: InputContract, options: RunnerOptions) -> Runner:
+    try:
+        from facefleet.backends.torch.runner import TorchRunner
+    except ImportError as error:
+        raise BackendUnavailableError("torch is not installed", hint='pip install "facefleet[torch]"') from error
+    return TorchRunner(model, contract, options)
+
+
 BACKENDS: dict[str, Callable[[Path, InputContract, RunnerOptions], Runner]] = {
     "openvino": _openvino,
     "onnxruntime": _onnxruntime,
+    "torch": _torch,
 }
 """Creators by name, the preferred one first."""
+_INSTALL = {"torch": 'pip install "facefleet[torch]"'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,7 @@ class Choice:
 
     Attributes:
         backend: Key of `BACKENDS`.
-        device: ``cpu``.
+        device: ``cpu`` or ``cuda[:N]``.
         precision: The fastest precision allowed; ``bf16`` is still subject to the accuracy guard where `guarded`.
         guarded: Whether the precision was left to facefleet, so that a failed guard falls back to fp32.
         reason: Why, for the log.
@@ -49,7 +59,7 @@ class Choice:
 
     backend: str
     device: str
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp16"]
     guarded: bool
     reason: str
 
@@ -62,24 +72,37 @@ def choose(settings: RuntimeSettings) -> Choice:
         ConfigError: Backend and precision contradict each other.
     """
     device = "cpu" if settings.device == "auto" else settings.device
-    if device != "cpu":
-        raise BackendUnavailableError(
-            f"device {settings.device!r} is not available in this version", hint="use device=cpu or device=auto"
-        )
+    if device.startswith("cuda"):
+        return _choose_cuda(settings, device)
     backend, reason = _backend(settings.backend)
     if settings.precision == "fp32":
         return Choice(backend, device, "fp32", False, f"{reason}; fp32 as asked for")
+    if settings.precision == "fp16":
+        raise ConfigError("runtime.precision=fp16 on the CPU", hint="fp16 needs a CUDA device; use bf16, fp32 or auto")
     bf16 = backend == "openvino" and _cpu_has_bf16()
     if settings.precision == "bf16":
-        if backend != "openvino":
+        if backend not in ("openvino", "torch"):
             raise ConfigError(
-                f"runtime.precision=bf16 with runtime.backend={backend}", hint="only openvino runs bf16; or use fp32"
+                f"runtime.precision=bf16 with runtime.backend={backend}",
+                hint="openvino and torch run bf16; or use fp32",
             )
         require_bf16()
         return Choice(backend, device, "bf16", False, f"{reason}; bf16 as asked for")
     if bf16:
         return Choice(backend, device, "bf16", True, f"{reason}; the CPU has bf16, subject to the accuracy guard")
     return Choice(backend, device, "fp32", False, f"{reason}; fp32, no bf16 here")
+
+
+def _choose_cuda(settings: RuntimeSettings, device: str) -> Choice:
+    if "," in device:
+        raise BackendUnavailableError(f"device {device!r}: several devices in one engine", hint="name one, e.g. cuda:0")
+    if settings.backend not in ("auto", "torch"):
+        raise ConfigError(f"runtime.device={device} with runtime.backend={settings.backend}", hint="use backend=torch")
+    _backend("torch")
+    reason = f"torch runs on {device}"
+    if settings.precision == "auto":
+        return Choice("torch", device, "fp16", True, f"{reason}; fp16, subject to the accuracy guard")
+    return Choice("torch", device, settings.precision, False, f"{reason}; {settings.precision} as asked for")
 
 
 def _backend(wanted: str) -> tuple[str, str]:
@@ -91,7 +114,9 @@ def _backend(wanted: str) -> tuple[str, str]:
     if wanted not in BACKENDS:
         raise ConfigError(f"runtime.backend={wanted!r}", hint=f"choose one of auto, {', '.join(BACKENDS)}")
     if wanted not in installed:
-        raise BackendUnavailableError(f"backend {wanted} is not installed", hint=f"pip install {wanted}")
+        raise BackendUnavailableError(
+            f"backend {wanted} is not installed", hint=_INSTALL.get(wanted, f"pip install {wanted}")
+        )
     return wanted, f"{wanted} as asked for"
 
 

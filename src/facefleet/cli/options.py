@@ -17,10 +17,12 @@ Pack = Annotated[
     str | None, typer.Option("--pack", help="Model pack: a name, or a manifest.toml.", rich_help_panel=_MODELS)
 ]
 Backend = Annotated[
-    str | None, typer.Option("--backend", help="auto, openvino or onnxruntime.", rich_help_panel=_MODELS)
+    str | None, typer.Option("--backend", help="auto, openvino, onnxruntime or torch.", rich_help_panel=_MODELS)
 ]
-Device = Annotated[str | None, typer.Option("--device", help="auto or cpu.", rich_help_panel=_MODELS)]
-Precision = Annotated[str | None, typer.Option("--precision", help="auto, fp32 or bf16.", rich_help_panel=_MODELS)]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_MODELS)]
+Precision = Annotated[
+    str | None, typer.Option("--precision", help="auto, fp32, bf16 or fp16.", rich_help_panel=_MODELS)
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", help="Processor threads; 0: all allowed.", rich_help_panel=_MODELS)
 ]

@@ -14,8 +14,8 @@ from pydantic import Field
 DetSize: TypeAlias = Annotated[int, Field(ge=32, le=8192)] | Literal["native"]
 """Longer side the detector sees, in pixels, or ``native``: the picture's own size, padded to the stride."""
 
-Backend: TypeAlias = Literal["auto", "openvino", "onnxruntime"]
-Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
+Backend: TypeAlias = Literal["auto", "openvino", "onnxruntime", "torch"]
+Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 Order: TypeAlias = Literal["area", "score", "center"]
 
 
@@ -76,7 +76,7 @@ class RuntimeSettings:
 
     Attributes:
         backend: ``auto`` takes openvino where it is installed, else onnxruntime.
-        device: ``auto`` or ``cpu``.
+        device: ``auto`` or ``cpu``; ``cuda`` or ``cuda:N`` with the extra ``[torch]``.
         precision: ``auto`` takes bf16 where the CPU has it and the accuracy guard holds, else fp32.
         threads: Processor threads to use, 0 for min(affinity, cgroup quota).
     """

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 # In bf16 the first layers stay in fp32: most of the rounding error starts there, and they cost little.
 _DETECTOR_FP32_CONVOLUTIONS, _EMBEDDER_FP32_CONVOLUTIONS = 4, 3
 _FP32 = (str(_DETECTOR_FP32_CONVOLUTIONS), str(_EMBEDDER_FP32_CONVOLUTIONS))
-Precision: TypeAlias = Literal["fp32", "bf16"]
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, slots=True)

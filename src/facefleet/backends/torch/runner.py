@@ -1,0 +1,194 @@
+"""A network through PyTorch: one compiled module a batch bucket, replayed as a CUDA graph where there is a device.
+
+Owns the module on its device, one slot of buffers an instance and bucket, and the compile cache. Batches are padded
+up to the next bucket and split above the largest, so that a run never meets a shape it has not been warmed for.
+On the CPU the module runs uncompiled: right, and slow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from facefleet.backends.base import InputContract, Runner, RunnerOptions
+from facefleet.backends.torch.importer import module_from_onnx
+from facefleet.errors import BackendError, BackendUnavailableError, InferenceError, OutOfMemoryError
+from facefleet.types import F32Array, U8Array
+
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Batch sizes that are compiled; others are padded up."""
+_CACHE = "compile-cache.bin"
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class PictureNetwork(torch.nn.Module):
+    """Channel order, normalization and the network: (n, h, w, 3) uint8 RGB in, float32 outputs out."""
+
+    def __init__(self, network: torch.nn.Module, contract: InputContract, precision: str) -> None:
+        super().__init__()
+        self.network = network
+        self.dtype = _DTYPES[precision]
+        order = [0, 1, 2] if contract.color == "rgb" else [2, 1, 0]
+        self.reverse = order != [0, 1, 2]
+        scale = 1 / torch.tensor(contract.std, dtype=torch.float32)
+        self.register_buffer("scale", scale.view(1, 3, 1, 1))
+        self.register_buffer("shift", (-torch.tensor(contract.mean) * scale).view(1, 3, 1, 1))
+
+    def forward(self, pictures: Tensor) -> tuple[Tensor, ...]:
+        """(n, h, w, 3) uint8 in; outputs in the order of the graph."""
+        images = pictures.permute(0, 3, 1, 2).float()
+        if self.reverse:
+            images = images.flip(1)
+        images = (images * self.scale + self.shift).to(self.dtype)
+        return tuple(output.float() for output in self.network(images))
+
+
+class TorchRunner(Runner):
+    """A network on the CPU or a CUDA device through PyTorch; see `Runner`."""
+
+    _names: tuple[str, ...] = ()
+    _module: torch.nn.Module | None = None
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs in the order of the model."""
+        return self._names
+
+    def _open_impl(self) -> None:
+        import onnx
+
+        self._device = _device(self.options)
+        try:
+            proto = onnx.load(self.model)
+        except Exception as error:  # protobuf's exceptions share no base class
+            raise BackendError(f"torch refuses {self.model.name}: not an ONNX file ({type(error).__name__})") from error
+        self._names = tuple(value.name for value in proto.graph.output)
+        network = module_from_onnx(proto).to(_DTYPES[self.options.precision])
+        module = PictureNetwork(network, self.contract, self.options.precision).eval().to(self._device)
+        self._module = module.to(memory_format=torch.channels_last)
+        self._graphs: dict[tuple[int, int, int], queue.SimpleQueue[_Slot]] = {}
+        self._compiled: Any = None
+        if self._device.type == "cuda":
+            self._load_cache()
+            torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
+            self._compiled = torch.compile(self._module, dynamic=False, mode="max-autotune-no-cudagraphs")
+            for height, width in self.options.warm:
+                for bucket in reversed(self._buckets()):  # the largest first: what follows fits into its memory
+                    self._slots(bucket, height, width)
+        else:
+            torch.set_num_threads(max(1, self.options.threads))
+
+    def _close_impl(self) -> None:
+        self._module = self._compiled = None
+        self._graphs.clear()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _buckets(self) -> list[int]:
+        return [bucket for bucket in BUCKETS if bucket <= self.options.max_batch]
+
+    def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
+        largest = self._buckets()[-1]
+        parts = [self._run_part(pictures[start : start + largest]) for start in range(0, len(pictures), largest)]
+        return parts[0] if len(parts) == 1 else tuple(np.concatenate(outputs) for outputs in zip(*parts, strict=True))
+
+    def _run_part(self, pictures: U8Array) -> tuple[F32Array, ...]:
+        count, height, width = pictures.shape[:3]
+        bucket = next(size for size in self._buckets() if size >= count)
+        with _mapped(self.model.name):
+            if self._device.type != "cuda":
+                assert self._module is not None
+                with torch.inference_mode():
+                    outputs = self._module(torch.from_numpy(pictures))
+                return tuple(output.numpy() for output in outputs)
+            slots = self._slots(bucket, height, width)
+            slot = slots.get()
+            try:
+                return slot.run(pictures)
+            finally:
+                slots.put(slot)
+
+    def _slots(self, bucket: int, height: int, width: int) -> queue.SimpleQueue[_Slot]:
+        key = (bucket, height, width)
+        if key not in self._graphs:
+            slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
+            for _ in range(self.options.instances):
+                slots.put(_Slot(self._compiled, key, self._device))
+            self._graphs[key] = slots
+        return self._graphs[key]
+
+    def _load_cache(self) -> None:
+        saved = None if self.options.engine is None else self.options.engine / _CACHE
+        if saved is not None and saved.is_file():
+            torch.compiler.load_cache_artifacts(saved.read_bytes())
+
+    def _save_impl(self, folder: Path) -> None:
+        import shutil
+
+        shutil.copyfile(self.model, folder / "network.onnx")
+        if self._device.type == "cuda":
+            artifacts = torch.compiler.save_cache_artifacts()
+            if artifacts is not None:
+                (folder / _CACHE).write_bytes(artifacts[0])
+
+
+class _Slot:
+    """Buffers, a stream and a captured graph for one bucket; used by one run at a time."""
+
+    def __init__(self, module: Any, key: tuple[int, int, int], device: torch.device) -> None:  # noqa: ANN401
+        bucket, height, width = key
+        self._stream = torch.cuda.Stream(device)
+        self._pinned = torch.zeros((bucket, height, width, 3), dtype=torch.uint8, pin_memory=True)
+        self._input = torch.zeros((bucket, height, width, 3), dtype=torch.uint8, device=device)
+        with torch.cuda.stream(self._stream), torch.inference_mode():
+            for _ in range(3):
+                module(self._input)
+            self._stream.synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=self._stream):
+                self._outputs = module(self._input)
+            self._results = [torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in self._outputs]
+
+    def run(self, pictures: U8Array) -> tuple[F32Array, ...]:
+        count = len(pictures)
+        self._pinned[:count].copy_(torch.from_numpy(pictures))
+        with torch.cuda.stream(self._stream), torch.inference_mode():
+            self._input[:count].copy_(self._pinned[:count], non_blocking=True)
+            self._graph.replay()
+            for result, output in zip(self._results, self._outputs, strict=True):
+                result[:count].copy_(output[:count], non_blocking=True)
+            self._stream.synchronize()
+        return tuple(result[:count].numpy().copy() for result in self._results)
+
+
+def _device(options: RunnerOptions) -> torch.device:
+    if options.device == "cpu":
+        if options.precision == "fp16":
+            raise BackendUnavailableError("fp16 needs a CUDA device", hint="use precision=fp32 or bf16 on the CPU")
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise BackendUnavailableError(
+            f"device {options.device!r}: PyTorch sees no CUDA device",
+            hint="install a CUDA build of torch, or device=cpu",
+        )
+    return torch.device(options.device)
+
+
+@contextlib.contextmanager
+def _mapped(name: str) -> Iterator[None]:
+    """PyTorch's exceptions as ours."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemoryError(f"{name}: the device has no memory left ({error})") from error
+    except (RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, BackendError):
+            raise
+        raise InferenceError(f"torch failed on {name}: {error}") from error
