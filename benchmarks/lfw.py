@@ -18,7 +18,7 @@ import numpy as np
 
 from data_packs import data_folder, write_pack
 from facefleet import Engine, Settings
-from facefleet.bench.verification import verification
+from facefleet.ops.verification import verification
 from facefleet.config import BatchSettings, DetectSettings, RuntimeSettings
 
 

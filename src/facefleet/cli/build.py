@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from facefleet.cli.exits import Exit, command, say
 
-_BACKENDS = "openvino or onnxruntime."
+if TYPE_CHECKING:
+    from facefleet.models.build.search import SearchResult
+
+_BACKENDS = "openvino, onnxruntime or torch."
 
 
 @command
@@ -21,7 +24,12 @@ def build(
     batch_opt: Annotated[int, typer.Option("--opt", help="Batch that is tuned for.")] = 8,
     batch_max: Annotated[int, typer.Option("--max", help="Largest batch.")] = 16,
     size: Annotated[str, typer.Option("--size", help="Detector sides: 640, 320..1280 or 320..640..1280.")] = "640",
-    precision: Annotated[str, typer.Option("--precision", help="fp32, bf16, fp16 or int8.")] = "fp32",
+    precision: Annotated[str, typer.Option("--precision", help="fp32, bf16, fp16, int8 or auto.")] = "fp32",
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", help="With int8: TOML file of layers that stay in fp32.")
+    ] = None,
+    cosine_mean: Annotated[float, typer.Option("--guard-mean", help="With auto: least mean cosine to fp32.")] = 0.999,
+    cosine_min: Annotated[float, typer.Option("--guard-min", help="With auto: least cosine to fp32.")] = 0.99,
     mode: Annotated[str, typer.Option("--mode", help="throughput or latency.")] = "throughput",
     pictures: Annotated[
         Path | None, typer.Option("--pictures", help="Folder of photos with faces to gate with; else drawn faces.")
@@ -33,6 +41,7 @@ def build(
     from facefleet.models.build.build import Wanted, build_pack
     from facefleet.models.build.engines import EngineStore
     from facefleet.models.build.profile import Span, parse_span
+    from facefleet.models.build.search import Guard
     from facefleet.packs import Store
 
     home = load_settings().settings.home
@@ -41,12 +50,16 @@ def build(
         backend=backend,
         batch=Span(batch_min, batch_opt, batch_max),
         size=parse_span(size, what="--size"),
-        precision=_one_of("--precision", precision, ("fp32", "bf16", "fp16", "int8")),  # type: ignore[arg-type]
+        precision=_one_of("--precision", precision, ("fp32", "bf16", "fp16", "int8", "auto")),  # type: ignore[arg-type]
         mode=_one_of("--mode", mode, ("throughput", "latency")),  # type: ignore[arg-type]
         threads=threads or available_threads(),
         pictures=pictures,
+        guard=Guard(cosine_mean, cosine_min),
+        recipe=recipe,
     )
-    for built in build_pack(store, store.manifest(pack), wanted, EngineStore(output)):
+    for built in build_pack(store, store.manifest(pack), wanted, EngineStore(output), progress=say):
+        if built.search is not None:
+            _write_search(built.search, output / f"{built.engine.folder.name}.recipe.toml")
         say(built.memory.summary())
         say(
             built.report.summary()
@@ -55,6 +68,21 @@ def build(
         )
         print(built.engine.folder)
     return Exit.DONE
+
+
+def _write_search(result: SearchResult, recipe: Path) -> None:
+    """The recipe, the table of the most sensitive layers, and the plot where matplotlib is installed."""
+    from facefleet.models.build.plot import plot_search
+    from facefleet.models.build.search import table
+
+    recipe.write_text(result.recipe())
+    say(f"{len(result.chosen.high)} of {len(result.layers)} layers stay in fp32, {result.speedup:.2f} times as fast")
+    say("layer                            sensitivity      ms  precision")
+    for layer, sensitivity, milliseconds, precision in table(result):
+        say(f"{layer[:32]:32} {sensitivity:11.2e} {milliseconds:7.3f}  {precision}")
+    print(recipe)
+    picture = plot_search(result, recipe.with_suffix("").with_suffix(".png"))
+    print(picture) if picture else say('no plot: pip install "facefleet[bench]" for matplotlib')
 
 
 def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:

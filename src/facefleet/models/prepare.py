@@ -16,7 +16,7 @@ from typing import Literal
 from facefleet.packs import DetectorSpec, EmbedderSpec, LocatedManifest, Store
 from facefleet.packs.fetch import digest, locked, publish
 
-_VERSION = 2  # raised with every change of a rewrite
+_VERSION = 3  # raised with every change of a rewrite
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """From an ONNX graph to a torch.fx module.
 
 Owns the walk over the graph: constants become buffers or, where they are shapes, plain numbers; what depends on
-constants alone is computed once; a BatchNormalization behind a convolution is folded into its weights.
+constants alone is computed once.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Importer:
         if len(real) != 1:
             raise GraphError(f"expected one input, found {real}", hint="convert the graph first")
         self._nodes[real[0]] = self._graph.placeholder("images")
-        for node in _folded(list(graph.node), self._known, {value.name for value in graph.output}):
+        for node in graph.node:
             self._add(node)
         self._graph.output(tuple(self._node(value.name) for value in graph.output))
         self._graph.eliminate_dead_code()
@@ -126,37 +126,3 @@ def _constant(attributes: dict[str, Any]) -> Tensor:
     key, value = next(iter(attributes.items()))
     kind = torch.float32 if "float" in key else torch.int64
     return torch.tensor(value, dtype=kind)
-
-
-def _folded(nodes: list[NodeProto], known: dict[str, Tensor], outputs: set[str]) -> list[NodeProto]:
-    """Nodes without the normalizations that follow a convolution; its weights and bias take them up."""
-    makers = {name: node for node in nodes for name in node.output}
-    readers: dict[str, int] = {}
-    for node in nodes:
-        for name in node.input:
-            readers[name] = readers.get(name, 0) + 1
-    kept = []
-    for node in nodes:
-        conv = makers.get(node.input[0]) if node.op_type == "BatchNormalization" else None
-        if conv is None or conv.op_type != "Conv" or readers[node.input[0]] != 1 or node.input[0] in outputs:
-            kept.append(node)
-            continue
-        if not all(name in known for name in (*conv.input[1:], *node.input[1:])):
-            kept.append(node)
-            continue
-        epsilon = next((each.f for each in node.attribute if each.name == "epsilon"), 1e-5)
-        scale, shift, mean, variance = (known[name].double() for name in node.input[1:5])
-        factor = scale / torch.sqrt(variance + epsilon)
-        weight = known[conv.input[1]].double()
-        bias = known[conv.input[2]].double() if len(conv.input) > 2 else torch.zeros_like(mean)
-        name = node.output[0]
-        known[f"{name}/weight"] = (weight * factor[:, None, None, None]).float()
-        known[f"{name}/bias"] = ((bias - mean) * factor + shift).float()
-        folded = onnx.NodeProto()
-        folded.CopyFrom(conv)
-        del folded.input[1:]
-        folded.input.extend([f"{name}/weight", f"{name}/bias"])
-        folded.output[0] = name
-        kept[next(i for i, each in enumerate(kept) if each is conv)] = folded
-        makers[name] = folded
-    return kept

@@ -7,19 +7,25 @@ publish.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from onnx import load
+from onnx import load, save
 
 from facefleet.backends import InputContract, Runner, RunnerOptions, create_runner
 from facefleet.errors import ConfigError
+from facefleet.models.build.auto import search_int8
 from facefleet.models.build.engines import Engine, EngineSpec, EngineStore
 from facefleet.models.build.parity import ParityReport, compare
 from facefleet.models.build.pictures import chips, network_input, scenes
 from facefleet.models.build.profile import MemoryEstimate, Profile, Span, check_profile, estimate_memory
+from facefleet.models.build.quantize import Quantizer
+from facefleet.models.build.search import Guard, SearchResult, read_recipe
 from facefleet.models.build.trial import try_batches
 from facefleet.models.detectors import Detector
 from facefleet.models.prepare import PreparedModel, prepare_detector, prepare_embedder
@@ -28,6 +34,7 @@ from facefleet.types import U8Array
 
 _log = logging.getLogger(__name__)
 _REFERENCE_FP32 = RunnerOptions()
+_CALIBRATION, _CALIBRATION_FACES = 128, 256
 BuildPrecision = Literal["fp32", "bf16", "fp16", "int8"]
 
 
@@ -42,16 +49,20 @@ class Wanted:
         precision: See `EngineSpec`.
         mode: See `EngineSpec`.
         threads: Processor threads.
-        pictures: Photos to gate with; None: drawn faces.
+        pictures: Photos to gate and calibrate with; None: drawn faces.
+        guard: What int8 must hold with ``auto``.
+        recipe: Layers that stay in fp32 with ``int8``, as a file; None: none.
     """
 
     backend: str
     batch: Span
     size: Span
-    precision: BuildPrecision = "fp32"
+    precision: BuildPrecision | Literal["auto"] = "fp32"
     mode: Literal["throughput", "latency"] = "throughput"
     threads: int = 1
     pictures: Path | None = None
+    guard: Guard = field(default_factory=Guard)
+    recipe: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +73,27 @@ class Built:
         engine: Published.
         report: The gate's; None where the engine was there already.
         memory: Estimate for its profile.
+        search: What was found with ``auto``.
     """
 
     engine: Engine
     report: ParityReport | None
     memory: MemoryEstimate
+    search: SearchResult | None = None
 
 
-def build_pack(store: Store, located: LocatedManifest, wanted: Wanted, engines: EngineStore) -> list[Built]:
+def build_pack(
+    store: Store,
+    located: LocatedManifest,
+    wanted: Wanted,
+    engines: EngineStore,
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Built]:
     """Build both engines of a pack.
+
+    With ``int8`` and ``auto`` the embedder is quantized and the detector stays in fp32: its boxes are few
+    multiplications away from pixels, and there is no guard for them.
 
     Raises:
         ProfileError: The profile contradicts itself or a network.
@@ -79,29 +102,62 @@ def build_pack(store: Store, located: LocatedManifest, wanted: Wanted, engines: 
         BackendError: The runtime refuses a network.
     """
     manifest = located.manifest
-    detector = prepare_detector(store, located, backend=wanted.backend)
-    embedder = prepare_embedder(store, located, backend=wanted.backend)
+    integers = wanted.precision in ("int8", "auto")
     # The reference is the graph without the rewrites that only make one runtime faster.
     plain = [prepare(store, located, backend="openvino") for prepare in (prepare_detector, prepare_embedder)]
-    finder = _finder(plain[0], manifest.detector)
+    detector = replace(wanted, precision="fp32") if integers else wanted
+    made = [
+        build_engine(
+            detector_spec(prepare_detector(store, located, backend=wanted.backend), manifest.detector, detector),
+            detector,
+            engines,
+            stride=manifest.detector.stride,
+            reference=plain[0].path,
+        )
+    ]
     with contextlib.ExitStack() as stack:
-        opened: Detector | None = stack.enter_context(finder) if wanted.pictures is not None else None
-        return [
-            build_engine(
-                detector_spec(detector, manifest.detector, wanted),
-                wanted,
-                engines,
-                stride=manifest.detector.stride,
-                reference=plain[0].path,
-            ),
-            build_engine(
-                embedder_spec(embedder, manifest.embedder, wanted),
-                wanted,
-                engines,
-                detector=opened,
-                reference=plain[1].path,
-            ),
-        ]
+        finder = None
+        if wanted.pictures is not None:
+            finder = stack.enter_context(_finder(plain[0], manifest.detector))
+        if integers:
+            made.append(_build_int8(plain[1], manifest.embedder, wanted, engines, finder, progress))
+        else:
+            file = prepare_embedder(store, located, backend=wanted.backend)
+            spec = embedder_spec(file, manifest.embedder, wanted)
+            made.append(build_engine(spec, wanted, engines, detector=finder, reference=plain[1].path))
+    return made
+
+
+def _build_int8(
+    plain: PreparedModel,
+    embedder: EmbedderSpec,
+    wanted: Wanted,
+    engines: EngineStore,
+    finder: Detector | None,
+    progress: Callable[[str], None],
+) -> Built:
+    contract = InputContract(embedder.color, embedder.mean, embedder.std)
+    pictures, source = chips(wanted.pictures, _CALIBRATION_FACES, embedder.height, embedder.width, finder)
+    if source == "drawn faces":
+        _log.warning("calibrated on drawn faces: give --pictures for a network that is to be used")
+    result = None
+    if wanted.precision == "auto":
+        result, quantizer = search_int8(
+            plain.path, contract, pictures, backend=wanted.backend, guard=wanted.guard, progress=progress
+        )
+        high = result.chosen.high
+    else:
+        progress(f"calibration on {len(pictures)} faces")
+        quantizer = Quantizer(load(plain.path), network_input(pictures[:_CALIBRATION], contract))
+        high = read_recipe(wanted.recipe, quantizer.layers, "int8") if wanted.recipe else frozenset()
+    with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
+        graph = Path(folder) / f"{plain.path.stem}.onnx"
+        save(quantizer.quantized(high), graph)
+        spec = embedder_spec(PreparedModel(graph, plain.sha256), embedder, replace(wanted, precision="int8"))
+        variant = {"fp32_layers": sorted(high), "pictures": hashlib.sha256(pictures.tobytes()).hexdigest()}
+        spec = replace(spec, source=plain.path, variant=variant)
+        built = build_engine(spec, wanted, engines, detector=finder, reference=plain.path)
+    return replace(built, search=result)
 
 
 def detector_spec(file: PreparedModel, spec: DetectorSpec, wanted: Wanted) -> EngineSpec:
@@ -112,7 +168,7 @@ def detector_spec(file: PreparedModel, spec: DetectorSpec, wanted: Wanted) -> En
         model=file.path,
         contract=InputContract(spec.color, spec.mean, spec.std),
         backend=wanted.backend,
-        precision=wanted.precision,
+        precision=_fixed(wanted),
         profile=Profile(wanted.batch, wanted.size, wanted.size),
         mode=wanted.mode,
     )
@@ -127,10 +183,15 @@ def embedder_spec(file: PreparedModel, spec: EmbedderSpec, wanted: Wanted) -> En
         model=file.path,
         contract=InputContract(spec.color, spec.mean, spec.std),
         backend=wanted.backend,
-        precision=wanted.precision,
+        precision=_fixed(wanted),
         profile=Profile(wanted.batch, Span(height, height, height), Span(width, width, width)),
         mode=wanted.mode,
     )
+
+
+def _fixed(wanted: Wanted) -> BuildPrecision:
+    assert wanted.precision != "auto", "settled before an engine is built"
+    return wanted.precision
 
 
 def build_engine(
@@ -209,6 +270,7 @@ def _finder(file: PreparedModel, spec: DetectorSpec) -> Detector:
 _PRECISIONS: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("fp32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
+    "torch": ("fp32", "bf16", "fp16"),
 }
 
 
@@ -220,7 +282,7 @@ def _check_precision(spec: EngineSpec) -> None:
         raise ConfigError(
             f"{spec.backend} has no precision {spec.precision}", hint=f"choose one of {', '.join(allowed)}"
         )
-    if spec.precision == "bf16":
+    if spec.precision == "bf16" and spec.backend == "openvino":
         from facefleet.backends.registry import require_bf16
 
         require_bf16()

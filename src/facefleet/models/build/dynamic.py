@@ -86,6 +86,7 @@ def dynamic_onnx(
         else 0,
         "mixed heads separated": rewrites.separate_heads(model.graph),
         "fixed reshapes freed": rewrites.batch_reshapes(model.graph),
+        "normalizations folded": rewrites.fold_normalizations(model.graph),
         "sibling convolutions joined": rewrites.merge_siblings(model),
         "PRelu rewritten": rewrites.prelu_as_convolutions(model.graph) if prelu else 0,
     }

@@ -39,12 +39,14 @@ class EngineSpec:
         model: Its ONNX file, input ``images`` with a free batch.
         contract: How pictures become its input.
         backend: Key of `facefleet.backends.BACKENDS`.
-        precision: ``fp32``, ``bf16``, ``fp16`` or ``int8``; the last two are in the graph already.
+        precision: ``fp32``, ``bf16``, ``fp16`` or ``int8``; the last is in the graph already.
         profile: The inputs it is built for.
         device: ``cpu`` or ``cuda[:N]``.
         mode: Whether every thread works on a picture of its own, or all on one.
         fp32_convolutions: See `RunnerOptions`.
         fp32_layers: See `RunnerOptions`.
+        source: The float graph that `model` was made from by `variant`; `model` itself by default.
+        variant: How: everything that steers it, as plain values.
     """
 
     name: str
@@ -58,12 +60,15 @@ class EngineSpec:
     mode: Literal["throughput", "latency"] = "throughput"
     fp32_convolutions: int = 0
     fp32_layers: frozenset[str] = field(default_factory=frozenset)
+    source: Path | None = None
+    variant: dict[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """Everything the engine depends on, as plain values; a change of any of them needs another engine."""
         return {
             "format": _FORMAT,
-            "onnx_sha256": digest(self.model),
+            "onnx_sha256": digest(self.source or self.model),
+            "variant": self.variant,
             "contract": asdict(self.contract) | {"mean": list(self.contract.mean), "std": list(self.contract.std)},
             "backend": self.backend,
             "runtime": runtime_version(self.backend),
@@ -86,13 +91,14 @@ class EngineSpec:
         free = height.min != height.max or width.min != width.max
         return RunnerOptions(
             device=self.device,
-            precision="bf16" if self.precision == "bf16" else "fp32",
+            precision="fp32" if self.precision == "int8" else self.precision,
             instances=threads if self.mode == "throughput" else 1,
             threads=threads,
             warm=((height.opt, width.opt), *((ANY_SIZE,) if free else ())),
             fp32_convolutions=self.fp32_convolutions,
             fp32_layers=self.fp32_layers,
             engine=engine,
+            max_batch=self.profile.batch.max,
         )
 
 

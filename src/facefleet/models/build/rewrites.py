@@ -246,3 +246,33 @@ def prelu_as_convolutions(graph: GraphProto) -> int:
         replace_nodes(graph, nodes)
         prune(graph)
     return changed
+
+
+def fold_normalizations(graph: GraphProto) -> int:
+    """Fold a BatchNormalization behind a convolution into its weights and bias."""
+    known = constants(graph)
+    made, readers = producers(graph), consumers(graph)
+    outputs = {value.name for value in graph.output}
+    dropped = []
+    for node in graph.node:
+        conv = made.get(node.input[0]) if node.op_type == "BatchNormalization" else None
+        if conv is None or conv.op_type != "Conv" or len(readers[node.input[0]]) != 1 or node.input[0] in outputs:
+            continue
+        if not all(name in known for name in (*conv.input[1:], *node.input[1:5])):
+            continue
+        scale, shift, mean, variance = (known[name].astype(np.float64) for name in node.input[1:5])
+        factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+        weight = known[conv.input[1]].astype(np.float64)
+        bias = known[conv.input[2]].astype(np.float64) if len(conv.input) > 2 else 0.0
+        y = node.output[0]
+        folded = (weight * factor[:, None, None, None]).astype(np.float32)
+        moved = ((bias - mean) * factor + shift).astype(np.float32)
+        names = [add_constant(graph, f"{y}_weight", folded), add_constant(graph, f"{y}_bias", moved)]
+        del conv.input[1:]
+        conv.input.extend(names)
+        conv.output[0] = y
+        dropped.append(node)
+    if dropped:
+        replace_nodes(graph, [node for node in graph.node if not any(node is each for each in dropped)])
+        prune(graph)
+    return len(dropped)

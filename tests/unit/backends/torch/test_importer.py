@@ -118,21 +118,6 @@ def test_shapes_are_followed_through_arithmetic():
     assert np.array_equal(got[0], want[0])
 
 
-def test_normalization_behind_a_convolution_is_folded():
-    from facefleet.backends.torch.importer import module_from_onnx
-
-    nodes = [
-        node("Conv", ("x", "w"), ("c",)),
-        node("BatchNormalization", ("c", "s", "b", "m", "v")),
-        node("Split", ("y",), ("p", "q"), axis=1),
-    ]
-    constants = {"w": weights(4, 6, 1, 1), "s": weights(4), "b": weights(4), "m": weights(4), "v": weights(4) ** 2}
-    model = graph(nodes, constants, ["p", "q"])
-    want, got = both(model)
-    assert max(np.abs(a - b).max() for a, b in zip(want, got, strict=True)) < 1e-4
-    assert "batch_norm" not in module_from_onnx(model).code
-
-
 def test_what_is_not_known_is_named():
     from facefleet.backends.torch.importer import module_from_onnx
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from facefleet.bench.verification import best_threshold, verification
+from facefleet.ops.verification import best_threshold, verification
 
 
 def test_against_plain_loops() -> None:
