@@ -107,11 +107,13 @@ def _ranges(model: ModelProto, pictures: F32Array, calibration: Calibration) -> 
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
         def __init__(self) -> None:
-            self._starts = iter(range(0, len(pictures), _CHUNK))
+            # The calibrator takes chunks of one size only.
+            self._size = min(_CHUNK, len(pictures))
+            self._starts = iter(range(0, len(pictures) - self._size + 1, self._size))
 
         def get_next(self) -> dict[str, F32Array] | None:
             start = next(self._starts, None)
-            return None if start is None else {"images": pictures[start : start + _CHUNK]}
+            return None if start is None else {"images": pictures[start : start + self._size]}
 
     method = CalibrationMethod.Percentile if calibration == "percentile" else CalibrationMethod.Entropy
     with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:

@@ -1,0 +1,139 @@
+"""int8 of an embedder on OpenVINO: which layers stand it, how much faster it is, what it costs on LFW.
+
+    FACEFLEET_DATA=... python benchmarks/int8_lfw.py [--embedder sface|mobilefacenet] [--guard-mean 0.999] [-o FOLDER]
+
+The search compares 512 faces and the pairs among them; its choice is then verified on all 6,000 pairs of LFW beside
+float32, in the same run, and timed with one thread, picture by picture, the two in turn. Writes the recipe and the
+plot to FOLDER and prints a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from data_packs import data_folder, write_pack
+from facefleet import Engine, Settings
+from facefleet.backends import InputContract, RunnerOptions, create_runner
+from facefleet.config import DetectSettings, RuntimeSettings
+from facefleet.models.build.auto import search_int8
+from facefleet.models.build.plot import plot_search
+from facefleet.models.build.search import Guard, Pairs
+from facefleet.models.prepare import prepare_embedder
+from facefleet.ops.verification import verification
+from facefleet.packs import Store
+from lfw import read_pairs
+
+SEARCH_FACES = 512
+
+
+def lfw_chips(data: Path, pack: str, names: list[str]) -> Any:  # noqa: ANN401
+    """(n, 112, 112, 3) uint8: the face nearest the center of every picture."""
+    settings = Settings(
+        pack=pack,
+        detect=DetectSettings(order="center", max_faces=1),
+        runtime=RuntimeSettings(backend="openvino"),
+    )
+    with Engine(settings) as engine:
+        files = [data / "lfw" / "lfw-deepfunneled" / name for name in names]
+        return np.concatenate([outcome.unwrap().chips for outcome in engine.map(files, chips=True)])
+
+
+def pairs_within(pairs: list[tuple[str, str, bool, int]], names: list[str]) -> Pairs:
+    """The pairs both of whose pictures are among `names`."""
+    position = {name: i for i, name in enumerate(names)}
+    kept = [pair for pair in pairs if pair[0] in position and pair[1] in position]
+    return Pairs(
+        np.array([position[a] for a, _, _, _ in kept]),
+        np.array([position[b] for _, b, _, _ in kept]),
+        np.array([same for _, _, same, _ in kept]),
+        np.array([fold for _, _, _, fold in kept]),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--embedder", default="sface")
+    parser.add_argument("--guard-mean", type=float, default=0.999)
+    parser.add_argument("--guard-min", type=float, default=0.99)
+    parser.add_argument("--output", "-o", type=Path, default=Path("int8"))
+    options = parser.parse_args()
+    data = data_folder()
+    names: list[str] = json.loads((data / "reference/lfw_names.json").read_text())
+    pairs = read_pairs(data / "lfw/pairs.txt")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        pack = "opencv"
+        if options.embedder != "sface":
+            pack = str(write_pack(Path(folder), data, "yunet_dynamic", options.embedder))
+        store = Store()
+        located = store.manifest(pack)
+        spec = located.manifest.embedder
+        contract = InputContract(spec.color, spec.mean, spec.std)
+        model = prepare_embedder(store, located, backend="openvino").path
+        chips = lfw_chips(data, pack, names)
+        # Faces of the first pairs, so that pairs are among them; they come from all folds' people.
+        order = list(dict.fromkeys(name for pair in pairs[:: len(pairs) // 400] for name in pair[:2]))[:SEARCH_FACES]
+        rows = [names.index(name) for name in order]
+        result, quantizer = search_int8(
+            model,
+            contract,
+            chips[rows],
+            backend="openvino",
+            guard=Guard(options.guard_mean, options.guard_min),
+            pairs=pairs_within(pairs, order),
+            progress=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / f"{options.embedder}.recipe.toml").write_text(result.recipe())
+        plot_search(result, options.output / f"{options.embedder}.png")
+        quantized = Path(folder) / "int8.onnx"
+        onnx.save(quantizer.quantized(result.chosen.high), quantized)
+        runners = [
+            stack.enter_context(create_runner("openvino", path, contract, RunnerOptions(warm=((112, 112),))))
+            for path in (model, quantized)
+        ]
+        rounds: list[list[float]] = [[], []]
+        for _ in range(7):
+            for seconds, runner in zip(rounds, runners, strict=True):
+                started = time.perf_counter()
+                runner.run(chips[:100])
+                seconds.append((time.perf_counter() - started) / 100 * 1000)
+        milliseconds = [float(np.median(each)) for each in rounds]
+        everything = pairs_within(pairs, names)
+        figures = []
+        for runner in runners:
+            vectors = np.concatenate([runner.run(chips[i : i + 256])[0] for i in range(0, len(chips), 256)])
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            scores = np.einsum("nd,nd->n", vectors[everything.first], vectors[everything.second])
+            figures.append((verification(scores, everything.same, everything.fold), vectors))
+    cosine = np.einsum("nd,nd->n", figures[0][1], figures[1][1])
+    print(
+        json.dumps(
+            {
+                "embedder": options.embedder,
+                "layers": len(result.layers),
+                "layers_fp32": len(result.chosen.high),
+                "ms_fp32": round(milliseconds[0], 3),
+                "ms_int8": round(milliseconds[1], 3),
+                "times": round(milliseconds[0] / milliseconds[1], 3),
+                "accuracy_fp32": round(100 * figures[0][0].accuracy, 3),
+                "accuracy_int8": round(100 * figures[1][0].accuracy, 3),
+                "tar_fp32": round(figures[0][0].tar, 4),
+                "tar_int8": round(figures[1][0].tar, 4),
+                "cosine_mean": round(float(cosine.mean()), 5),
+                "cosine_min": round(float(cosine.min()), 5),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Quantized graphs, and the search for the layers that stand it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from facefleet.backends import InputContract
+from facefleet.errors import ConfigError, GraphError
+from facefleet.models.build.auto import search_int8
+from facefleet.models.build.plot import plot_search
+from facefleet.models.build.quantize import Quantizer
+from facefleet.models.build.search import Guard, Pairs, read_recipe, search, table
+from tests.unit.models.build.test_engines import CONTRACT, network
+
+LAYERS = tuple(f"layer{i}" for i in range(6))
+HARM = dict(zip(LAYERS, (0.002, 0.5, 0.001, 0.3, 0.0, 0.004), strict=True))
+BASE = np.random.default_rng(0).normal(0, 1, (40, 16)).astype(np.float32)
+NOISE = np.random.default_rng(1).normal(0, 1, (6, 40, 16)).astype(np.float32)
+
+
+def embed(high, timed):
+    """A network whose layers each add their own error, and save a millisecond each when low."""
+    low = [name for name in LAYERS if name not in high]
+    noise = sum((HARM[name] * NOISE[LAYERS.index(name)] for name in low), np.zeros_like(BASE))
+    return BASE + noise, 10.0 - len(low) if timed else math.nan
+
+
+def test_only_the_harmful_layers_stay_high():
+    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", guard=Guard())
+    assert result.chosen.high == {"layer1", "layer3"}
+    assert result.chosen.holds
+    assert result.speedup == pytest.approx(10 / 6)
+    assert max(result.sensitivity, key=result.sensitivity.get) == "layer1"
+    assert [row[0] for row in table(result, 2)] == ["layer1", "layer3"]
+
+
+def test_nothing_stays_high_where_nothing_harms():
+    result = search(
+        embed,
+        ("layer0", "layer4"),
+        {"layer0": 1.0, "layer4": 1.0},
+        low="int8",
+        guard=Guard(cosine_mean=0.5, cosine_min=0),
+    )
+    assert result.chosen.high == frozenset()
+
+
+def test_pairs_guard_accuracy():
+    """Cosines are let go; only the verification of pairs may hold the harmful layer high."""
+    people = np.random.default_rng(2).normal(0, 1, (20, 16)).astype(np.float32)
+    vectors = np.repeat(people, 2, axis=0) + 0.1 * NOISE[0]
+
+    def noisy(high, timed):
+        del timed
+        return vectors + (0 if "layer1" in high else 3.0) * NOISE[1], 1.0
+
+    first = np.arange(0, 40, 2)
+    pairs = Pairs(
+        np.concatenate([first, first]),
+        np.concatenate([first + 1, (first + 3) % 40]),
+        np.arange(40) < 20,
+        np.arange(40) % 4,
+    )
+    guard = Guard(cosine_mean=-1, cosine_min=-1, accuracy_loss=0.1, tar_loss=100)
+    result = search(noisy, ("layer0", "layer1"), {}, low="int8", guard=guard, pairs=pairs)
+    assert result.chosen.high == {"layer1"}
+    assert result.points[1].accuracy_loss > 0.1
+
+
+def test_a_recipe_is_read_back_and_may_be_edited(tmp_path: Path):
+    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", guard=Guard())
+    path = tmp_path / "recipe.toml"
+    path.write_text(result.recipe())
+    assert read_recipe(path, LAYERS, "int8") == result.chosen.high
+    path.write_text(result.recipe().replace('"layer0" = "int8"', '"layer0" = "fp32"'))
+    assert read_recipe(path, LAYERS, "int8") == result.chosen.high | {"layer0"}
+    for text, words in (
+        ("[layers]\nnose = 'fp32'", "no layer is called 'nose'"),
+        ("[layers]\nlayer0 = 'fp8'", "use fp32 or int8"),
+        ("layers", "not a recipe"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            read_recipe(path, LAYERS, "int8")
+
+
+def test_the_plot_is_a_picture(tmp_path: Path):
+    pytest.importorskip("matplotlib", reason='needs the extra: pip install "facefleet[bench]"')
+    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", guard=Guard())
+    path = plot_search(result, tmp_path / "plot.png")
+    assert path is not None
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def inputs() -> np.ndarray:
+    return np.random.default_rng(0).uniform(-1, 1, (24, 3, 16, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize("calibration", ["percentile", "entropy"])
+def test_layers_are_quantized_but_for_those_that_are_named(tmp_path, inputs, calibration):
+    from facefleet.models.build.dynamic import session
+
+    model = onnx.load(network(tmp_path / "m.onnx"))
+    quantizer = Quantizer(model, inputs, calibration=calibration)
+    assert quantizer.layers == ("conv1", "conv2")
+    both, one, none = (quantizer.quantized(high) for high in ((), ("conv1",), ("conv1", "conv2")))
+    counts = [sum(node.op_type == "QuantizeLinear" for node in each.graph.node) for each in (both, one, none)]
+    assert counts == [2, 1, 0]
+    want = session(model).run(None, {"images": inputs})[0]
+    errors = [np.abs(session(each).run(None, {"images": inputs})[0] - want).max() for each in (both, one, none)]
+    assert errors[2] < 1e-5
+    assert all(1e-5 < error < 0.1 * np.abs(want).max() for error in errors[:2])
+    scales = next(
+        onnx.numpy_helper.to_array(t) for t in both.graph.initializer if t.name.startswith("w_") and "scale" in t.name
+    )
+    assert scales.shape == (6,), "weights have a scale a channel"
+    with pytest.raises(GraphError, match="no layer is called 'nose'"):
+        quantizer.quantized(["nose"])
+
+
+@pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
+def test_search_on_a_real_backend(tmp_path, backend):
+    chips = np.random.default_rng(0).integers(0, 256, (24, 16, 16, 3)).astype(np.uint8)
+    loose = Guard(cosine_mean=0.5, cosine_min=0)
+    model = network(tmp_path / "m.onnx")
+    result, quantizer = search_int8(model, CONTRACT, chips, backend=backend, guard=loose)
+    assert result.chosen.high == frozenset()
+    strict = Guard(cosine_mean=1 - 1e-12, cosine_min=1 - 1e-12)
+    result, quantizer = search_int8(
+        model, InputContract("rgb", (0.0,) * 3, (255.0,) * 3), chips, backend=backend, guard=strict
+    )
+    assert result.chosen.high == {"conv1", "conv2"}
+    assert all(result.milliseconds[name] >= 0 for name in quantizer.layers)
