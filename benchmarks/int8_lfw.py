@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+
 from data_packs import data_folder, write_pack
 from facefleet import Engine, Settings
 from facefleet.backends import InputContract, RunnerOptions, create_runner

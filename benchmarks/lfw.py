@@ -18,8 +18,8 @@ import numpy as np
 
 from data_packs import data_folder, write_pack
 from facefleet import Engine, Settings
-from facefleet.ops.verification import verification
 from facefleet.config import BatchSettings, DetectSettings, RuntimeSettings
+from facefleet.ops.verification import verification
 
 
 def read_pairs(file: Path) -> list[tuple[str, str, bool, int]]:
