@@ -17,7 +17,8 @@ FacefleetError
 │   ├── LicenseRequiredError    a licence has to be accepted first
 │   ├── DownloadError           a file could not be fetched (retryable)
 │   ├── DigestError             a file is not the one that was promised
-│   └── GraphError              an ONNX graph that is not understood or was rewritten wrongly
+│   ├── GraphError              an ONNX graph that is not understood or was rewritten wrongly
+│   └── CheckpointError         a file of weights that is damaged, or not of a network that is known
 ├── BackendError                the runtime
 │   ├── BackendUnavailableError not installed, or the device is not there
 │   ├── InferenceError          a run failed (retryable)
@@ -176,6 +177,12 @@ class GraphError(PackError):
     """An ONNX graph that is not understood, or that was rewritten wrongly."""
 
     code = "graph"
+
+
+class CheckpointError(PackError):
+    """A file of weights that is damaged, or not of a network that is known."""
+
+    code = "checkpoint"
 
 
 class BackendError(FacefleetError):

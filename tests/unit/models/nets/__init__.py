@@ -1,0 +1,1 @@
+"""Tests of the torch networks; they need the extra `[torch]`."""
