@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from facefleet.cli.exits import Exit, command, say
+from facefleet.cli.exits import Exit, command, one_of, say
 
 if TYPE_CHECKING:
     from facefleet.models.build.search import SearchResult
@@ -50,8 +50,8 @@ def build(
         backend=backend,
         batch=Span(batch_min, batch_opt, batch_max),
         size=parse_span(size, what="--size"),
-        precision=_one_of("--precision", precision, ("fp32", "bf16", "fp16", "int8", "auto")),  # type: ignore[arg-type]
-        mode=_one_of("--mode", mode, ("throughput", "latency")),  # type: ignore[arg-type]
+        precision=one_of("--precision", precision, ("fp32", "bf16", "fp16", "int8", "auto")),  # type: ignore[arg-type]
+        mode=one_of("--mode", mode, ("throughput", "latency")),  # type: ignore[arg-type]
         threads=threads or available_threads(),
         pictures=pictures,
         guard=Guard(cosine_mean, cosine_min),
@@ -83,11 +83,3 @@ def _write_search(result: SearchResult, recipe: Path) -> None:
     print(recipe)
     picture = plot_search(result, recipe.with_suffix("").with_suffix(".png"))
     print(picture) if picture else say('no plot: pip install "facefleet[bench]" for matplotlib')
-
-
-def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
-    from facefleet.errors import ConfigError
-
-    if value not in choices:
-        raise ConfigError(f"{option} {value!r}", hint=f"choose one of {', '.join(choices)}")
-    return value

@@ -52,3 +52,14 @@ def command(function: Callable[P, Exit]) -> Callable[P, None]:
 def say(text: str) -> None:
     """Print to stderr: everything that is not a result."""
     print(text, file=sys.stderr, flush=True)
+
+
+def one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
+    """`value`, if it is one of `choices`.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if value not in choices:
+        raise ConfigError(f"{option} {value!r}", hint=f"choose one of {', '.join(choices)}")
+    return value

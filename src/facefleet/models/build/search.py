@@ -166,7 +166,15 @@ def search(
         guard: What must hold.
         pairs: For losses of accuracy.
         progress: Told what is being measured.
+
+    Raises:
+        ConfigError: Too few pairs for the loss that the guard allows: one pair would decide.
     """
+    if pairs is not None and len(pairs.same) * guard.accuracy_loss < 100:
+        raise ConfigError(
+            f"a loss of {guard.accuracy_loss} points cannot be seen in {len(pairs.same)} pairs",
+            hint=f"give at least {int(100 / max(guard.accuracy_loss, 1e-6))} pairs, or a wider guard",
+        )
     searcher = _Search(embed, frozenset(layers), guard, pairs, progress)
     everything = frozenset(layers)
     searcher.measure(everything)

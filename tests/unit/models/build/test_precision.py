@@ -66,10 +66,12 @@ def test_pairs_guard_accuracy():
         np.arange(40) < 20,
         np.arange(40) % 4,
     )
-    guard = Guard(cosine_mean=-1, cosine_min=-1, accuracy_loss=0.1, tar_loss=100)
+    guard = Guard(cosine_mean=-1, cosine_min=-1, accuracy_loss=2.5, tar_loss=100)
     result = search(noisy, ("layer0", "layer1"), {}, low="int8", guard=guard, pairs=pairs)
     assert result.chosen.high == {"layer1"}
-    assert result.points[1].accuracy_loss > 0.1
+    assert result.points[1].accuracy_loss > 2.5
+    with pytest.raises(ConfigError, match="cannot be seen in 40 pairs"):
+        search(noisy, ("layer0", "layer1"), {}, low="int8", guard=Guard(), pairs=pairs)
 
 
 def test_a_recipe_is_read_back_and_may_be_edited(tmp_path: Path):
