@@ -140,7 +140,8 @@ class TestSimplify:
             ("sys.exit('no such operator')", "no such operator"),
             ("open(after, 'w').write('x')", "does not run"),
             (
-                "m = onnx.load(before)\nm.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1\nonnx.save(m, after)",
+                "m = onnx.load(before)\nshape = m.graph.input[0].type.tensor_type.shape\n"
+                "shape.dim[0].dim_value = 1\nonnx.save(m, after)",
                 "its inputs became",
             ),
             (

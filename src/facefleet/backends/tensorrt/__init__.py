@@ -1,0 +1,6 @@
+"""TensorRT 10, TensorRT 11 and TensorRT-RTX through one code: engines are built anywhere, and run on a GPU."""
+
+from facefleet.backends.tensorrt.binding import Binding, load_binding
+from facefleet.backends.tensorrt.build import TensorRtOptions, build_plan
+
+__all__ = ["Binding", "TensorRtOptions", "build_plan", "load_binding"]

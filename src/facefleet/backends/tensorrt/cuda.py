@@ -1,0 +1,117 @@
+"""The few CUDA calls that execution needs, through NVIDIA's `cuda.bindings`; a protocol, so that tests can fake it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from facefleet.errors import BackendUnavailableError, InferenceError, OutOfMemoryError
+
+
+class Cuda(Protocol):
+    """Memory, streams and graphs of one device. Addresses and handles are integers or opaque objects."""
+
+    def alloc(self, size: int) -> int:
+        """Device memory of `size` bytes."""
+
+    def free(self, address: int) -> None:
+        """Give it back."""
+
+    def stream(self) -> Any:  # noqa: ANN401  # opaque
+        """A new stream; ``int(stream)`` is its handle."""
+
+    def destroy(self, stream: Any) -> None:  # noqa: ANN401
+        """End a stream."""
+
+    def copy_in(self, address: int, source: int, size: int, stream: Any) -> None:  # noqa: ANN401
+        """Copy from the host, in the order of the stream."""
+
+    def copy_out(self, target: int, address: int, size: int, stream: Any) -> None:  # noqa: ANN401
+        """Copy to the host, in the order of the stream."""
+
+    def synchronize(self, stream: Any) -> None:  # noqa: ANN401
+        """Wait until everything in the stream is done."""
+
+    def begin_capture(self, stream: Any) -> None:  # noqa: ANN401
+        """Record what is put into the stream instead of running it."""
+
+    def end_capture(self, stream: Any) -> Any:  # noqa: ANN401
+        """The recording, ready to be launched."""
+
+    def launch(self, graph: Any, stream: Any) -> None:  # noqa: ANN401
+        """Run a recording."""
+
+
+class CudaRuntime:
+    """The CUDA runtime; see `Cuda`.
+
+    Args:
+        device: Number of the device.
+
+    Raises:
+        BackendUnavailableError: `cuda.bindings` or the device is missing.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        try:
+            from cuda.bindings import runtime
+        except ImportError as error:
+            raise BackendUnavailableError(
+                "cuda.bindings is not installed", hint='pip install "facefleet[tensorrt]"'
+            ) from error
+        self._cuda = runtime
+        code, count = runtime.cudaGetDeviceCount()
+        if code != runtime.cudaError_t.cudaSuccess or device >= count:
+            raise BackendUnavailableError(f"there is no CUDA device {device}", hint="see nvidia-smi")
+        self._done(runtime.cudaSetDevice(device))
+
+    def alloc(self, size: int) -> int:
+        """See `Cuda`."""
+        return int(self._done(self._cuda.cudaMalloc(max(size, 1)))[0])
+
+    def free(self, address: int) -> None:
+        """See `Cuda`."""
+        self._done(self._cuda.cudaFree(address))
+
+    def stream(self) -> Any:  # noqa: ANN401
+        """See `Cuda`."""
+        return self._done(self._cuda.cudaStreamCreateWithFlags(self._cuda.cudaStreamNonBlocking))[0]
+
+    def destroy(self, stream: Any) -> None:  # noqa: ANN401
+        """See `Cuda`."""
+        self._done(self._cuda.cudaStreamDestroy(stream))
+
+    def copy_in(self, address: int, source: int, size: int, stream: Any) -> None:  # noqa: ANN401
+        """See `Cuda`."""
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._done(self._cuda.cudaMemcpyAsync(address, source, size, kind, stream))
+
+    def copy_out(self, target: int, address: int, size: int, stream: Any) -> None:  # noqa: ANN401
+        """See `Cuda`."""
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._done(self._cuda.cudaMemcpyAsync(target, address, size, kind, stream))
+
+    def synchronize(self, stream: Any) -> None:  # noqa: ANN401
+        """See `Cuda`."""
+        self._done(self._cuda.cudaStreamSynchronize(stream))
+
+    def begin_capture(self, stream: Any) -> None:  # noqa: ANN401
+        """See `Cuda`."""
+        mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        self._done(self._cuda.cudaStreamBeginCapture(stream, mode))
+
+    def end_capture(self, stream: Any) -> Any:  # noqa: ANN401
+        """See `Cuda`."""
+        graph = self._done(self._cuda.cudaStreamEndCapture(stream))[0]
+        return self._done(self._cuda.cudaGraphInstantiate(graph, 0))[0]
+
+    def launch(self, graph: Any, stream: Any) -> None:  # noqa: ANN401
+        """See `Cuda`."""
+        self._done(self._cuda.cudaGraphLaunch(graph, stream))
+
+    def _done(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
+        code, *rest = result
+        if code == self._cuda.cudaError_t.cudaErrorMemoryAllocation:
+            raise OutOfMemoryError("the device has no memory left", hint="use a smaller batch")
+        if code != self._cuda.cudaError_t.cudaSuccess:
+            raise InferenceError(f"CUDA: {code.name}")
+        return tuple(rest)
