@@ -7,7 +7,8 @@ threads at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -53,6 +54,8 @@ class RunnerOptions:
         engine: A folder that `Runner.save` wrote for the same model, contract and options: opened instead of
             compiling.
         max_batch: Largest batch that is run at once, where a backend has buckets; larger ones are split.
+        profile: (min, opt, max) shapes of the pictures, (n, h, w, 3), for backends that build for them; empty: none.
+        pools: Memory pool -> bytes, for backends that have them.
     """
 
     device: str = "cpu"
@@ -64,6 +67,8 @@ class RunnerOptions:
     fp32_layers: frozenset[str] = frozenset()
     engine: Path | None = None
     max_batch: int = 16
+    profile: tuple[tuple[int, int, int, int], ...] = ()
+    pools: Mapping[str, int] = field(default_factory=dict)
 
 
 class Runner(ABC):

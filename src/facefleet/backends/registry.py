@@ -36,12 +36,20 @@ def _torch(model: Path, contract: InputContract, options: RunnerOptions) -> Runn
     return TorchRunner(model, contract, options)
 
 
+def _tensorrt(model: Path, contract: InputContract, options: RunnerOptions) -> Runner:
+    from facefleet.backends.tensorrt.run import TensorRtRunner
+
+    return TensorRtRunner(model, contract, options)
+
+
 BACKENDS: dict[str, Callable[[Path, InputContract, RunnerOptions], Runner]] = {
     "openvino": _openvino,
     "onnxruntime": _onnxruntime,
     "torch": _torch,
 }
-"""Creators by name, the preferred one first."""
+"""Creators by name, the preferred one first: what pictures are run on without anything being built before."""
+BUILT: dict[str, Callable[[Path, InputContract, RunnerOptions], Runner]] = {**BACKENDS, "tensorrt": _tensorrt}
+"""All creators; TensorRT runs only what was built for a profile."""
 _INSTALL = {"torch": 'pip install "facefleet[torch]"'}
 
 
@@ -140,9 +148,9 @@ def create_runner(backend: str, model: Path, contract: InputContract, options: R
     """A runner that is not open yet.
 
     Args:
-        backend: Key of `BACKENDS`.
+        backend: Key of `BUILT`.
         model: Prepared ONNX file.
         contract: Its input.
         options: How to run.
     """
-    return BACKENDS[backend](model, contract, options)
+    return BUILT[backend](model, contract, options)

@@ -12,7 +12,7 @@ from facefleet.cli.exits import Exit, command, one_of, say
 if TYPE_CHECKING:
     from facefleet.models.build.search import SearchResult
 
-_BACKENDS = "openvino, onnxruntime or torch."
+_BACKENDS = "openvino, onnxruntime, torch or tensorrt."
 
 
 @command
@@ -34,6 +34,10 @@ def build(
     pictures: Annotated[
         Path | None, typer.Option("--pictures", help="Folder of photos with faces to gate with; else drawn faces.")
     ] = None,
+    memory_pool: Annotated[
+        list[str] | None, typer.Option("--memory-pool", help="TensorRT: NAME=SIZE, e.g. workspace=1GiB; repeat.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     threads: Annotated[int, typer.Option("--threads", help="Processor threads; 0: all allowed.")] = 0,
 ) -> Exit:
     """Build engines with a min/opt/max profile; nothing is published that answers differently."""
@@ -56,6 +60,8 @@ def build(
         pictures=pictures,
         guard=Guard(cosine_mean, cosine_min),
         recipe=recipe,
+        pools=dict(_pool(text) for text in memory_pool or ()),
+        device=device,
     )
     for built in build_pack(store, store.manifest(pack), wanted, EngineStore(output), progress=say):
         if built.search is not None:
@@ -68,6 +74,19 @@ def build(
         )
         print(built.engine.folder)
     return Exit.DONE
+
+
+def _pool(text: str) -> tuple[str, int]:
+    """``workspace=1GiB`` as a name and bytes."""
+    from facefleet.errors import ConfigError
+
+    name, _, size = text.partition("=")
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1, "": 1}
+    number = size.rstrip("KMGiB")
+    try:
+        return name, int(float(number) * units[size[len(number) :]])
+    except (ValueError, KeyError):
+        raise ConfigError(f"--memory-pool {text!r}", hint="write NAME=SIZE, e.g. workspace=1GiB") from None
 
 
 def _write_search(result: SearchResult, recipe: Path) -> None:

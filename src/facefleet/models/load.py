@@ -112,6 +112,7 @@ class _Loader:
         self.manifest = located.manifest
         self.choice = choose(settings.runtime)
         self.threads = settings.runtime.threads or available_threads()
+        self._located = located
         self.detector_file = prepare_detector(self._store, located, backend=self.choice.backend)
         self.embedder_file = prepare_embedder(self._store, located, backend=self.choice.backend)
         self._options = RunnerOptions(device=self.choice.device, instances=self.threads, threads=self.threads)
@@ -126,7 +127,8 @@ class _Loader:
             warm=_squares(self._settings.detect.sizes, spec),
             fp32_convolutions=_DETECTOR_FP32_CONVOLUTIONS,
         )
-        runner = create_runner(self.choice.backend, self.detector_file.path, _contract(spec), options)
+        file = prepare_detector(self._store, self._located, backend=self.choice.backend, precision=precision)
+        runner = create_runner(self.choice.backend, file.path, _contract(spec), options)
         return Detector(runner, spec, one_scale=self._settings.detect.scale == "insightface")
 
     def embedder(self, precision: Precision, *, instances: int = 0) -> Embedder:
@@ -139,7 +141,8 @@ class _Loader:
             warm=((spec.height, spec.width),),
             fp32_convolutions=_EMBEDDER_FP32_CONVOLUTIONS,
         )
-        runner = create_runner(self.choice.backend, self.embedder_file.path, _contract(spec), options)
+        file = prepare_embedder(self._store, self._located, backend=self.choice.backend, precision=precision)
+        runner = create_runner(self.choice.backend, file.path, _contract(spec), options)
         return Embedder(runner, spec, flip=self._settings.embed.flip)
 
     def precisions(self) -> tuple[Precision, Precision]:

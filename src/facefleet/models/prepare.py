@@ -16,6 +16,7 @@ from typing import Literal
 from facefleet.packs import DetectorSpec, EmbedderSpec, LocatedManifest, Store
 from facefleet.packs.fetch import digest, locked, publish
 
+_CASTING = ("torch", "tensorrt")  # they run what the graph says
 _VERSION = 3  # raised with every change of a rewrite
 
 
@@ -32,22 +33,22 @@ class PreparedModel:
     sha256: str
 
 
-def prepare_detector(store: Store, located: LocatedManifest, *, backend: str) -> PreparedModel:
-    """The detector of a pack, ready for `backend`.
+def prepare_detector(store: Store, located: LocatedManifest, *, backend: str, precision: str = "fp32") -> PreparedModel:
+    """The detector of a pack, ready for `backend`, with casts where that backend takes its precision from the graph.
 
     Raises:
         PackError: Its file is missing, wrong, or not understood.
     """
-    return _prepare(store, located, located.manifest.detector, "detector", backend)
+    return _prepare(store, located, located.manifest.detector, "detector", backend, precision)
 
 
-def prepare_embedder(store: Store, located: LocatedManifest, *, backend: str) -> PreparedModel:
-    """The embedder of a pack, ready for `backend`.
+def prepare_embedder(store: Store, located: LocatedManifest, *, backend: str, precision: str = "fp32") -> PreparedModel:
+    """The embedder of a pack; as `prepare_detector`.
 
     Raises:
         PackError: Its file is missing, wrong, or not understood.
     """
-    return _prepare(store, located, located.manifest.embedder, "embedder", backend)
+    return _prepare(store, located, located.manifest.embedder, "embedder", backend, precision)
 
 
 def _prepare(
@@ -56,11 +57,13 @@ def _prepare(
     spec: DetectorSpec | EmbedderSpec,
     role: Literal["detector", "embedder"],
     backend: str,
+    precision: str,
 ) -> PreparedModel:
     source = store.locate(located, spec.source)
     sha256 = store.digest(source)
     prelu = backend == "onnxruntime"
-    key = hashlib.sha256(json.dumps([_VERSION, sha256, role, prelu]).encode()).hexdigest()[:24]
+    casts = precision if backend in _CASTING and precision in ("fp16", "bf16") else ""
+    key = hashlib.sha256(json.dumps([_VERSION, sha256, role, prelu, casts]).encode()).hexdigest()[:24]
     folder = store.home / "prepared" / key
     target = folder / f"{source.stem}.onnx"
     if target.is_file():
@@ -70,6 +73,10 @@ def _prepare(
             from facefleet.models.build.dynamic import dynamic_onnx
 
             model, report = dynamic_onnx(source, role=role, mean=spec.mean, std=spec.std, prelu=prelu)
+            if casts:
+                from facefleet.models.build.cast import cast_graph
+
+                model = cast_graph(model, "fp16" if casts == "fp16" else "bf16")
             content = {"source": str(source), "sha256": digest(source), **dataclasses.asdict(report)}
             (folder / "report.json").write_text(json.dumps(content, indent=1))
             part = target.with_suffix(".part")

@@ -7,24 +7,28 @@ joined. A shape that is run for the second time is captured as a CUDA graph and 
 from __future__ import annotations
 
 import queue
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from facefleet.backends.base import Runner
+from facefleet.backends.pictures import with_picture_input
 from facefleet.backends.tensorrt.binding import Binding, load_binding
+from facefleet.backends.tensorrt.build import TensorRtOptions, build_plan
 from facefleet.backends.tensorrt.cuda import Cuda, CudaRuntime
 from facefleet.errors import BackendError, InferenceError
 from facefleet.types import F32Array, U8Array
 
-_PICTURES = "pictures"
+_PICTURES, _PLAN = "pictures", "network.plan"
 
 
 class TensorRtRunner(Runner):
-    """A plan whose input is ``pictures``, (n, h, w, 3) uint8; see `Runner`. The model file is the plan.
+    """A plan whose input is ``pictures``, (n, h, w, 3) uint8; see `Runner`.
 
-    `binding` and `cuda` may be replaced for tests before it is opened.
+    The plan is read from `RunnerOptions.engine`, or built when it is opened, with as many profiles as instances. `binding` and `cuda` may be replaced for tests before it is opened.
     """
 
     binding: Binding | None = None
@@ -40,11 +44,12 @@ class TensorRtRunner(Runner):
         trt = self.binding or load_binding()
         index = int(self.options.device.partition(":")[2] or 0)
         cuda = self.cuda or CudaRuntime(index)
+        self._plan = self._read_or_build(trt)
         self._runtime = trt.module.Runtime(trt.logger)
-        self._engine = self._runtime.deserialize_cuda_engine(self.model.read_bytes())
+        self._engine = self._runtime.deserialize_cuda_engine(self._plan)
         if self._engine is None:
             raise BackendError(
-                f"{self.model.name} is no plan for TensorRT {trt.version} and this device: {trt.errors()}",
+                f"the plan of {self.model.name} is none for TensorRT {trt.version} and this device: {trt.errors()}",
                 hint="build it again on this machine with `facefleet build`",
             )
         engine, mode = self._engine, trt.module.TensorIOMode
@@ -63,6 +68,21 @@ class TensorRtRunner(Runner):
         self._all = [_Slot(trt, engine, cuda, profile, self._names) for profile in range(self.options.instances)]
         for slot in self._all:
             self._slots.put(slot)
+
+    def _read_or_build(self, trt: Binding) -> bytes:
+        if self.options.engine is not None:
+            return (self.options.engine / _PLAN).read_bytes()
+        if not self.options.profile:
+            raise BackendError("TensorRT builds for a profile and none is given", hint="use `facefleet build`")
+        with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
+            graph = Path(folder) / self.model.name
+            graph.write_bytes(with_picture_input(self.model, self.contract, cast_first=True))
+            least, usual, most = self.options.profile
+            profiles = ({_PICTURES: (least, usual, most)},) * self.options.instances
+            return build_plan(graph, TensorRtOptions(profiles=profiles, pools=self.options.pools), trt)
+
+    def _save_impl(self, folder: Path) -> None:
+        (folder / _PLAN).write_bytes(self._plan)
 
     def _close_impl(self) -> None:
         for slot in self._all:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from onnx import ModelProto, NodeProto, numpy_helper
@@ -117,7 +118,10 @@ def _item(parts: tuple[Tensor, ...], position: int) -> Tensor:
 
 
 def _tensor(proto: Any) -> Tensor:  # noqa: ANN401  # a TensorProto
-    return torch.from_numpy(numpy_helper.to_array(proto).copy())
+    array = numpy_helper.to_array(proto)
+    if proto.data_type == onnx.TensorProto.BFLOAT16:  # numpy has no such type of its own
+        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+    return torch.from_numpy(array.copy())
 
 
 def _constant(attributes: dict[str, Any]) -> Tensor:

@@ -25,16 +25,14 @@ from facefleet.types import F32Array, U8Array
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Batch sizes that are compiled; others are padded up."""
 _CACHE = "compile-cache.bin"
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class PictureNetwork(torch.nn.Module):
-    """Channel order, normalization and the network: (n, h, w, 3) uint8 RGB in, float32 outputs out."""
+    """Channel order, normalization and the network, which casts for itself where its graph says so."""
 
-    def __init__(self, network: torch.nn.Module, contract: InputContract, precision: str) -> None:
+    def __init__(self, network: torch.nn.Module, contract: InputContract) -> None:
         super().__init__()
         self.network = network
-        self.dtype = _DTYPES[precision]
         order = [0, 1, 2] if contract.color == "rgb" else [2, 1, 0]
         self.reverse = order != [0, 1, 2]
         scale = 1 / torch.tensor(contract.std, dtype=torch.float32)
@@ -46,8 +44,7 @@ class PictureNetwork(torch.nn.Module):
         images = pictures.permute(0, 3, 1, 2).float()
         if self.reverse:
             images = images.flip(1)
-        images = (images * self.scale + self.shift).to(self.dtype)
-        return tuple(output.float() for output in self.network(images))
+        return tuple(self.network(images * self.scale + self.shift))
 
 
 class TorchRunner(Runner):
@@ -70,8 +67,7 @@ class TorchRunner(Runner):
         except Exception as error:  # protobuf's exceptions share no base class
             raise BackendError(f"torch refuses {self.model.name}: not an ONNX file ({type(error).__name__})") from error
         self._names = tuple(value.name for value in proto.graph.output)
-        network = module_from_onnx(proto).to(_DTYPES[self.options.precision])
-        module = PictureNetwork(network, self.contract, self.options.precision).eval().to(self._device)
+        module = PictureNetwork(module_from_onnx(proto), self.contract).eval().to(self._device)
         self._module = module.to(memory_format=torch.channels_last)
         self._graphs: dict[tuple[int, int, int], queue.SimpleQueue[_Slot]] = {}
         self._compiled: Any = None

@@ -35,6 +35,7 @@ from facefleet.types import U8Array
 _log = logging.getLogger(__name__)
 _REFERENCE_FP32 = RunnerOptions()
 _CALIBRATION, _CALIBRATION_FACES = 128, 256
+Prepare = Callable[..., PreparedModel]
 BuildPrecision = Literal["fp32", "bf16", "fp16", "int8"]
 
 
@@ -52,6 +53,8 @@ class Wanted:
         pictures: Photos to gate and calibrate with; None: drawn faces.
         guard: What int8 must hold with ``auto``.
         recipe: Layers that stay in fp32 with ``int8``, as a file; None: none.
+        pools: Memory pool -> bytes, for TensorRT.
+        device: ``cpu`` or ``cuda[:N]``.
     """
 
     backend: str
@@ -63,6 +66,8 @@ class Wanted:
     pictures: Path | None = None
     guard: Guard = field(default_factory=Guard)
     recipe: Path | None = None
+    pools: dict[str, int] = field(default_factory=dict)
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ def build_pack(
     detector = replace(wanted, precision="fp32") if integers else wanted
     made = [
         build_engine(
-            detector_spec(prepare_detector(store, located, backend=wanted.backend), manifest.detector, detector),
+            detector_spec(_file(prepare_detector, store, located, detector), manifest.detector, detector),
             detector,
             engines,
             stride=manifest.detector.stride,
@@ -122,10 +127,14 @@ def build_pack(
         if integers:
             made.append(_build_int8(plain[1], manifest.embedder, wanted, engines, finder, progress))
         else:
-            file = prepare_embedder(store, located, backend=wanted.backend)
+            file = _file(prepare_embedder, store, located, wanted)
             spec = embedder_spec(file, manifest.embedder, wanted)
             made.append(build_engine(spec, wanted, engines, detector=finder, reference=plain[1].path))
     return made
+
+
+def _file(prepare: Prepare, store: Store, located: LocatedManifest, wanted: Wanted) -> PreparedModel:
+    return prepare(store, located, backend=wanted.backend, precision=wanted.precision)
 
 
 def _build_int8(
@@ -171,6 +180,8 @@ def detector_spec(file: PreparedModel, spec: DetectorSpec, wanted: Wanted) -> En
         precision=_fixed(wanted),
         profile=Profile(wanted.batch, wanted.size, wanted.size),
         mode=wanted.mode,
+        device=wanted.device,
+        pools=wanted.pools,
     )
 
 
@@ -186,6 +197,8 @@ def embedder_spec(file: PreparedModel, spec: EmbedderSpec, wanted: Wanted) -> En
         precision=_fixed(wanted),
         profile=Profile(wanted.batch, Span(height, height, height), Span(width, width, width)),
         mode=wanted.mode,
+        device=wanted.device,
+        pools=wanted.pools,
     )
 
 
@@ -226,7 +239,8 @@ def build_engine(
         return Built(found, None, memory)
     pictures, source = _pictures(spec, wanted.pictures, detector)
     batches = sorted({1, 2, spec.profile.batch.opt, spec.profile.batch.max})
-    try_batches(model, batches, network_input(pictures, spec.contract)).require(spec.name)
+    tried = load(reference) if reference is not None else model  # in float32: not every runtime knows other types
+    try_batches(tried, batches, network_input(pictures, spec.contract)).require(spec.name)
     reports: list[ParityReport] = []
 
     def gate(runner: Runner) -> ParityReport:
@@ -271,6 +285,7 @@ _PRECISIONS: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("fp32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
     "torch": ("fp32", "bf16", "fp16"),
+    "tensorrt": ("fp32", "bf16", "fp16"),
 }
 
 

@@ -47,6 +47,7 @@ class EngineSpec:
         fp32_layers: See `RunnerOptions`.
         source: The float graph that `model` was made from by `variant`; `model` itself by default.
         variant: How: everything that steers it, as plain values.
+        pools: Memory pool -> bytes, for TensorRT.
     """
 
     name: str
@@ -62,6 +63,7 @@ class EngineSpec:
     fp32_layers: frozenset[str] = field(default_factory=frozenset)
     source: Path | None = None
     variant: dict[str, Any] = field(default_factory=dict)
+    pools: dict[str, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """Everything the engine depends on, as plain values; a change of any of them needs another engine."""
@@ -78,6 +80,7 @@ class EngineSpec:
             "mode": self.mode,
             "fp32_convolutions": self.fp32_convolutions,
             "fp32_layers": sorted(self.fp32_layers),
+            "pools": self.pools,
         }
 
     def options(self, *, threads: int, engine: Path | None = None) -> RunnerOptions:
@@ -92,13 +95,15 @@ class EngineSpec:
         return RunnerOptions(
             device=self.device,
             precision="fp32" if self.precision == "int8" else self.precision,
-            instances=threads if self.mode == "throughput" else 1,
+            instances=threads if self.mode == "throughput" and self.device == "cpu" else 1,
             threads=threads,
             warm=((height.opt, width.opt), *((ANY_SIZE,) if free else ())),
             fp32_convolutions=self.fp32_convolutions,
             fp32_layers=self.fp32_layers,
             engine=engine,
             max_batch=self.profile.batch.max,
+            profile=tuple((n, rows, columns, 3) for n, _, rows, columns in self.profile.shapes()),
+            pools=self.pools,
         )
 
 

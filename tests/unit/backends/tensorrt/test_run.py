@@ -27,9 +27,9 @@ def cuda():
 
 
 def runner(tmp_path, cuda, *, instances=1, profiles=1, refuse=None, plan=b"plan", least=None):
-    path = tmp_path / "net.plan"
-    path.write_bytes(plan)
-    made = TensorRtRunner(path, CONTRACT, RunnerOptions(device="cuda:0", instances=instances))
+    (tmp_path / "network.plan").write_bytes(plan)
+    options = RunnerOptions(device="cuda:0", instances=instances, engine=tmp_path)
+    made = TensorRtRunner(tmp_path / "net.onnx", CONTRACT, options)
     made.cuda = cuda
     profile = PROFILE if least is None else ((least, *PROFILE[0][1:]), *PROFILE[1:])
     made.binding = fake_binding(FakeEngine(cuda, [profile] * profiles, refuse))
@@ -132,6 +132,17 @@ def test_pictures_outside_of_the_profile(tmp_path, cuda):
 def test_a_plan_of_another_version(tmp_path, cuda):
     with pytest.raises(BackendError, match="build it again"):
         runner(tmp_path, cuda, plan=b"old").open()
+
+
+def test_a_plan_is_saved_and_needs_a_profile_to_be_built(tmp_path, cuda):
+    with runner(tmp_path, cuda) as made:
+        (tmp_path / "copy").mkdir()
+        made.save(tmp_path / "copy")
+    assert (tmp_path / "copy" / "network.plan").read_bytes() == b"plan"
+    unbuilt = TensorRtRunner(tmp_path / "net.onnx", CONTRACT, RunnerOptions(device="cuda:0"))
+    unbuilt.cuda, unbuilt.binding = cuda, made.binding
+    with pytest.raises(BackendError, match="none is given"):
+        unbuilt.open()
 
 
 def test_no_memory(tmp_path):
