@@ -28,7 +28,8 @@ _PICTURES, _PLAN = "pictures", "network.plan"
 class TensorRtRunner(Runner):
     """A plan whose input is ``pictures``, (n, h, w, 3) uint8; see `Runner`.
 
-    The plan is read from `RunnerOptions.engine`, or built when it is opened, with as many profiles as instances. `binding` and `cuda` may be replaced for tests before it is opened.
+    The plan is read from `RunnerOptions.engine`, or built when it is opened, with as many profiles as instances.
+    `binding` and `cuda` may be replaced for tests before it is opened.
     """
 
     binding: Binding | None = None
