@@ -22,7 +22,7 @@ from facefleet.backends.torch.importer import module_from_onnx
 from facefleet.errors import BackendError, BackendUnavailableError, InferenceError, OutOfMemoryError
 from facefleet.types import F32Array, U8Array
 
-BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Batch sizes that are compiled; others are padded up."""
 _CACHE = "compile-cache.bin"
 
