@@ -43,6 +43,7 @@ class _Importer:
         self._graph = fx.Graph()
         self._root = torch.nn.Module()
         self._nodes: dict[str, fx.Node] = {}
+        self._constants = 0
 
     def module(self) -> fx.GraphModule:
         graph = self._proto.graph
@@ -103,7 +104,8 @@ class _Importer:
             return self._nodes[name]
         if name not in self._known:
             raise GraphError(f"tensor {name} is read before it is made", hint="the graph is damaged; export it again")
-        attribute = f"constant_{len(list(self._root.buffers()))}"
+        attribute = f"constant_{self._constants}"
+        self._constants += 1
         self._root.register_buffer(attribute, self._known[name])
         self._nodes[name] = self._graph.get_attr(attribute)
         return self._nodes[name]

@@ -73,13 +73,25 @@ class TorchRunner(Runner):
         self._compiled: Any = None
         if self._device.type == "cuda":
             self._load_cache()
-            torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
-            self._compiled = torch.compile(self._module, dynamic=False, mode="max-autotune-no-cudagraphs")
+            self._compiled = self._compile(any(_groups(node) > 1 for node in proto.graph.node))
             for height, width in self.options.warm:
                 for bucket in reversed(self._buckets()):  # the largest first: what follows fits into its memory
                     self._slots(bucket, height, width)
         else:
             torch.set_num_threads(max(1, self.options.threads))
+
+    def _compile(self, depthwise: bool) -> Any:  # noqa: ANN401  # a callable module
+        """The module, compiled at its first run of each bucket.
+
+        Networks of plain convolutions are tuned kernel by kernel. Depthwise ones are not: tuning takes seconds for
+        each of their many small layers, and a replayed graph leaves little to gain.
+        """
+        from torch._inductor import select_algorithm
+
+        select_algorithm.PRINT_AUTOTUNE = False
+        torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
+        mode = "default" if depthwise else "max-autotune-no-cudagraphs"
+        return torch.compile(self._module, dynamic=False, mode=mode)
 
     def _close_impl(self) -> None:
         self._module = self._compiled = None
@@ -162,6 +174,10 @@ class _Slot:
                 result[:count].copy_(output[:count], non_blocking=True)
             self._stream.synchronize()
         return tuple(result[:count].numpy().copy() for result in self._results)
+
+
+def _groups(node: Any) -> int:  # noqa: ANN401  # a NodeProto
+    return next((int(each.i) for each in node.attribute if each.name == "group"), 1) if node.op_type == "Conv" else 1
 
 
 def _device(options: RunnerOptions) -> torch.device:

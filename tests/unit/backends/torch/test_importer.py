@@ -118,6 +118,28 @@ def test_shapes_are_followed_through_arithmetic():
     assert np.array_equal(got[0], want[0])
 
 
+def test_constants_of_equal_content_keep_their_places():
+    """Exporters share tensors; a buffer that is counted once must not take the name of the next."""
+    shared = np.ones(6, np.float32)
+    nodes = [
+        node("Identity", ("a",), ("b",)),
+        node("Mul", ("x", "a1"), ("p",)),
+        node("Add", ("p", "b1"), ("q",)),
+        node("Identity", ("a",), ("c",)),
+        node("Conv", ("q", "w", "c"), ("r",)),
+        node("Conv", ("r", "w2", "b"), ("y",)),
+    ]
+    constants = {
+        "a": shared,
+        "a1": np.float32(2),
+        "b1": np.float32(3),
+        "w": weights(6, 6, 1, 1),
+        "w2": weights(6, 6, 1, 1),
+    }
+    want, got = both(graph(nodes, constants, ["y"]))
+    assert np.abs(got[0] - want[0]).max() < 1e-4
+
+
 def test_what_is_not_known_is_named():
     from facefleet.backends.torch.importer import module_from_onnx
 
