@@ -15,17 +15,23 @@ from facefleet.cli.exits import Exit, command
 @command
 def inspect(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    batch: Annotated[int, typer.Option("--batch", help="Run batches up to this with ONNX Runtime; 0: do not.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> Exit:
     """Show real dimensions, whether the batch is fixed and where, the layout recognised, and operators."""
     from facefleet.errors import SourceError
     from facefleet.models.build import inspect_model
+    from facefleet.models.build.inspect import verified_batch
 
     if not model.is_file():
         raise SourceError(f"{model}: no such file", hint="give the path of an ONNX file")
     report = inspect_model(model)
+    trial = verified_batch(model, batch) if batch and len(report.inputs) == 1 and report.gflop_at != (0, 0) else None
     if as_json:
-        print(json.dumps(dataclasses.asdict(report) | {"path": str(model)}))
+        tried = (
+            {} if trial is None else {"verified_batch": trial.verified, "failed": trial.node, "reason": trial.reason}
+        )
+        print(json.dumps(dataclasses.asdict(report) | {"path": str(model)} | tried))
         return Exit.DONE
     from rich.console import Console
     from rich.table import Table
@@ -43,6 +49,8 @@ def inspect(
         "parameters",
         f"{report.parameters:,}" + (f", {report.quantized:,} stored as integers" if report.quantized else ""),
     )
+    if report.gflop is not None:
+        table.add_row("work", f"{report.gflop:.3g} GFLOP a picture of {report.gflop_at[0]} x {report.gflop_at[1]}")
     if report.stale_inputs:
         table.add_row(
             "stale inputs", f"{len(report.stale_inputs)} weights declared as inputs, e.g. {report.stale_inputs[0]}"
@@ -52,6 +60,10 @@ def inspect(
         table.add_row("", reason)
     if len(report.fixed_batch) > 12:
         table.add_row("", f"and {len(report.fixed_batch) - 12} more")
+    if trial is not None:
+        table.add_row("largest batch run", str(trial.verified) if trial.verified else "[yellow]none[/yellow]")
+        if trial.reason:
+            table.add_row("", f"above it fails {trial.node}: {trial.reason}" if trial.node else trial.reason)
     table.add_row("operators", ", ".join(f"{name} {count}" for name, count in report.operators.items()))
     Console(highlight=False).print(table)
     return Exit.DONE

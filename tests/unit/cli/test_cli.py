@@ -187,7 +187,10 @@ class TestOthers:
         path = tmp_path / "m.onnx"
         path.write_bytes(embedder().SerializeToString())
         assert "has a batch of 1" in run("inspect", path).stdout
-        assert json.loads(run("inspect", path, "--json").stdout)["parameters"] > 0
+        report = json.loads(run("inspect", path, "--json").stdout)
+        assert report["parameters"] > 0
+        assert report["verified_batch"] in (0, 1), "as published it takes one picture at most"
+        assert report["reason"]
         assert run("inspect", tmp_path / "none.onnx").exit_code == 3
 
     def test_bench_quick(self, photos: Path) -> None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from facefleet.errors import GraphError
 from facefleet.models.build import inspect_model, rewrites
-from facefleet.models.build.dynamic import _values, dynamic_onnx, session
+from facefleet.models.build.dynamic import dynamic_onnx, inner_values, session
 
 MEAN, STD = (127.5,) * 3, (128.0,) * 3
 
@@ -163,7 +163,7 @@ def test_fixed_resize_becomes_a_factor() -> None:
     ]
     model = _model(nodes, [_init("sizes", np.array([1, 3, 32, 64], np.int64))], [("y", [1, 3, 32, 64])], [1, 3, 16, 16])
     picture = np.zeros((1, 3, 16, 16), np.float32)
-    assert rewrites.scale_instead_of_size(model, lambda names: _values(model, names, picture)) == 1
+    assert rewrites.scale_instead_of_size(model, lambda names: inner_values(model, names, picture)) == 1
     rewrites.free_dimensions(model.graph, size=True)
     assert session(model).run(None, {"x": np.zeros((2, 3, 8, 8), np.float32)})[0].shape == (2, 3, 16, 32)
 

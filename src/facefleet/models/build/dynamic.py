@@ -81,7 +81,9 @@ def dynamic_onnx(
     pictures = _pictures(height, width, mean, std)
     original, reference = _original(source, model, pictures[:1])
     changes |= {
-        "fixed resizes scaled": rewrites.scale_instead_of_size(model, lambda names: _values(model, names, pictures[:1]))
+        "fixed resizes scaled": rewrites.scale_instead_of_size(
+            model, lambda names: inner_values(model, names, pictures[:1])
+        )
         if role == "detector" and fixed_size
         else 0,
         "mixed heads separated": rewrites.separate_heads(model.graph),
@@ -127,7 +129,7 @@ def _original(source: Path, folded: ModelProto, picture: F32Array) -> tuple[Any,
         raise GraphError(f"{source.name}: onnxruntime does not run it: {error}") from error
 
 
-def _values(model: ModelProto, names: Sequence[str], picture: F32Array) -> list[NDArray[Any]]:
+def inner_values(model: ModelProto, names: Sequence[str], picture: F32Array) -> list[NDArray[Any]]:
     """Values of inner tensors for one picture."""
     opened = ModelProto()
     opened.CopyFrom(model)

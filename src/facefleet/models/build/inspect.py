@@ -11,7 +11,12 @@ import numpy as np
 from onnx import ModelProto, load, shape_inference
 
 from facefleet.errors import GraphError
+from facefleet.models.build.dynamic import inner_values
 from facefleet.models.build.graph import attribute, constants, dims
+from facefleet.models.build.profile import sizes_at
+from facefleet.models.build.trial import Trial, try_batches
+
+_PROBE_PX = 640
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,9 @@ class ModelReport:
         operators: Operator -> count.
         parameters: Numbers in all weights.
         quantized: Weights stored as integers.
+        gflop: Billions of multiplications and additions for one picture in convolutions and matrix products; None where
+            shapes cannot be inferred.
+        gflop_at: Height and width that is for, in pixels.
     """
 
     path: Path
@@ -41,6 +49,8 @@ class ModelReport:
     operators: dict[str, int]
     parameters: int
     quantized: int
+    gflop: float | None
+    gflop_at: tuple[int, int]
 
 
 def inspect_model(path: Path) -> ModelReport:
@@ -61,6 +71,7 @@ def inspect_model(path: Path) -> ModelReport:
     real = {v.name: dims(v) for v in graph.input if v.name not in initializers and v.name in read}
     outputs = _output_dims(model)
     known = constants(graph)
+    sides = [dim if isinstance(dim, int) else _PROBE_PX for dim in next(iter(real.values()), [])[2:4]]
     return ModelReport(
         path=path,
         opset=max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0),
@@ -72,7 +83,48 @@ def inspect_model(path: Path) -> ModelReport:
         operators=dict(Counter(node.op_type for node in graph.node).most_common()),
         parameters=sum(int(np.prod(tensor.dims)) for tensor in graph.initializer),
         quantized=sum(int(known[t.name].size) for t in graph.initializer if known[t.name].dtype in (np.int8, np.uint8)),
+        gflop=_gflop(model, sides) if len(sides) == 2 else None,
+        gflop_at=(sides[0], sides[1]) if len(sides) == 2 else (0, 0),
     )
+
+
+def verified_batch(path: Path, most: int = 16) -> Trial:
+    """How large a batch ONNX Runtime runs a graph at, up to `most`, with noise.
+
+    Raises:
+        GraphError: It is no graph with one picture input.
+    """
+    report = inspect_model(path)
+    if len(report.inputs) != 1 or report.gflop_at == (0, 0):
+        raise GraphError(f"{path}: inputs {report.inputs}: not one picture input")
+    pictures = np.random.default_rng(0).uniform(-1, 1, (2, 3, *report.gflop_at)).astype(np.float32)
+    batches = [size for size in (1, 2, 4, 8, 16, 32, 64, 128, 256) if size <= most]
+    return try_batches(load(path), batches, pictures)
+
+
+def _gflop(model: ModelProto, sides: Sequence[int]) -> float | None:
+    """Of one picture; None if the shapes are found neither by inference nor by running it."""
+    shape = (1, 3, sides[0], sides[1])
+    weights = {name: value.shape for name, value in constants(model.graph).items()}
+    layers = [
+        node
+        for node in model.graph.node
+        if node.op_type in ("Conv", "Gemm", "MatMul") and node.input[1] in weights and node.input[0] not in weights
+    ]
+    sizes = sizes_at(model, shape)
+    names = [node.output[0] for node in layers]
+    if not all(sizes.get(name) and all(isinstance(size, int) for size in sizes[name]) for name in names):
+        try:
+            found = inner_values(model, names, np.zeros(shape, np.float32))
+        except Exception:  # whatever the runtime says: the figure is an aid
+            return None
+        sizes |= {name: list(value.shape) for name, value in zip(names, found, strict=True)}
+    total = 0.0
+    for node in layers:
+        out, weight = [int(size) for size in sizes[node.output[0]]], weights[node.input[1]]
+        inner = np.prod(weight[1:]) if node.op_type == "Conv" else np.prod(weight) / out[-1]
+        total += 2 * float(np.prod(out)) * float(inner)
+    return total / 1e9
 
 
 def _output_dims(model: ModelProto) -> dict[str, list[int | str]]:

@@ -34,12 +34,13 @@ def plot_search(result: SearchResult, path: Path) -> Path | None:
             label=label,
         )
     chosen = result.chosen
-    axes.scatter([base / chosen.milliseconds], [1 - chosen.cosine_mean], s=160, facecolors="none", edgecolors="black")
-    axes.annotate(
-        f"chosen: {len(chosen.high)} of {len(result.layers)} layers in fp32",
-        (base / chosen.milliseconds, 1 - chosen.cosine_mean),
-        xytext=(8, 8),
-        textcoords="offset points",
+    axes.scatter(
+        [base / chosen.milliseconds],
+        [1 - chosen.cosine_mean],
+        s=160,
+        facecolors="none",
+        edgecolors="black",
+        label=f"chosen: {len(chosen.high)} of {len(result.layers)} layers in fp32",
     )
     axes.set_xlabel("times as fast as fp32")
     axes.set_ylabel("loss of mean cosine")
