@@ -3,13 +3,22 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command 
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-torch check bench clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python benchmarks/demo.py out/demo
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m "not slow"
+
+# What needs the extra [torch]; TORCH says which build, e.g. TORCH=torch==2.13.0 for one from an index of your own.
+TORCH ?= torch>=2.6
+test-torch: $(VENV)/dev.stamp
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e ".[torch]"
+	FACEFLEET_REQUIRE=torch $(BIN)/python -m pytest -m "not slow" \
+	  tests/unit/models tests/unit/backends tests/contract tests/parity/test_engines.py tests/docs
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
