@@ -7,6 +7,9 @@ import importlib.util
 import pytest
 
 from data_packs import DETECTORS, EMBEDDERS, write_pack
+from facefleet import Engine, Settings
+from facefleet.config import RuntimeSettings
+from facefleet.errors import BackendUnavailableError, ConfigError
 from facefleet.models.build.build import Wanted, build_pack
 from facefleet.models.build.engines import EngineStore
 from facefleet.models.build.profile import Span
@@ -37,3 +40,54 @@ def test_pack(tmp_path, data_dir, detector, embedder, backend):
         assert each.report is not None
         assert each.report.passed
         assert each.report.source in ("photos", "faces of photos")
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Engines of the default pack: fp32 for both networks, and an int8 embedder."""
+    folder = tmp_path / "engines"
+    store = Store()
+    for precision in ("fp32", "int8"):
+        wanted = Wanted(backend="openvino", batch=Span(1, 2, 4), size=Span(640, 640, 640), precision=precision)
+        build_pack(store, store.manifest("opencv"), wanted, EngineStore(folder))
+    return folder
+
+
+def faces_of(astronaut, **runtime):
+    settings = Settings(runtime=RuntimeSettings(backend="openvino", **runtime))
+    with Engine(settings) as engine:
+        return engine.analyze(astronaut), engine.describe()
+
+
+class TestEnginesInUse:
+    def test_an_engine_stands_in_for_compiling(self, built, astronaut, caplog):
+        compiled, _ = faces_of(astronaut, precision="fp32")
+        with caplog.at_level("INFO", logger="facefleet"):
+            opened, _ = faces_of(astronaut, precision="fp32", engines=str(built))
+        assert any("embedder: engine" in record.message for record in caplog.records)
+        assert (compiled.embeddings == opened.embeddings).all()
+
+    def test_int8_runs_from_an_engine(self, built, astronaut):
+        full, _ = faces_of(astronaut, precision="fp32")
+        small, description = faces_of(astronaut, precision="int8", engines=str(built))
+        assert description["precision"] == "detector fp32, embedder int8"
+        cosine = float(full.embeddings[0] @ small.embeddings[0])
+        assert 0.9 < cosine < 0.999999, "int8 is near, and not the same"
+
+    def test_int8_without_one(self, tmp_path, astronaut):
+        with pytest.raises(ConfigError, match=r"without runtime\.engines"):
+            faces_of(astronaut, precision="int8")
+        with pytest.raises(BackendUnavailableError, match="--precision auto"):
+            faces_of(astronaut, precision="int8", engines=str(tmp_path))
+
+    def test_what_does_not_fit_is_said_and_compiled(self, built, astronaut, caplog, monkeypatch):
+        """Fault 28: another runtime than it was built with."""
+        from facefleet.models.build import engines
+
+        monkeypatch.setattr(engines, "runtime_version", lambda backend: f"{backend} 99")
+        with caplog.at_level("WARNING", logger="facefleet"):
+            faces, _ = faces_of(astronaut, precision="fp32", engines=str(built))
+        assert len(faces) == 1
+        text = caplog.text
+        assert "does not fit and is not used: runtime was openvino" in text
+        assert "it is compiled now" in text

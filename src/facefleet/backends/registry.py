@@ -67,7 +67,7 @@ class Choice:
 
     backend: str
     device: str
-    precision: Literal["fp32", "bf16", "fp16"]
+    precision: Literal["fp32", "bf16", "fp16", "int8"]
     guarded: bool
     reason: str
 
@@ -85,6 +85,12 @@ def choose(settings: RuntimeSettings) -> Choice:
     backend, reason = _backend(settings.backend)
     if settings.precision == "fp32":
         return Choice(backend, device, "fp32", False, f"{reason}; fp32 as asked for")
+    if settings.precision == "int8":
+        if not settings.engines:
+            raise ConfigError(
+                "runtime.precision=int8 without runtime.engines", hint="build with --precision auto and name the folder"
+            )
+        return Choice(backend, device, "int8", False, f"{reason}; int8 as asked for")
     if settings.precision == "fp16":
         raise ConfigError("runtime.precision=fp16 on the CPU", hint="fp16 needs a CUDA device; use bf16, fp32 or auto")
     bf16 = backend == "openvino" and _cpu_has_bf16()
@@ -108,6 +114,8 @@ def _choose_cuda(settings: RuntimeSettings, device: str) -> Choice:
         raise ConfigError(f"runtime.device={device} with runtime.backend={settings.backend}", hint="use backend=torch")
     _backend("torch")
     reason = f"torch runs on {device}"
+    if settings.precision == "int8":
+        raise ConfigError(f"runtime.precision=int8 on {device}", hint="int8 runs on the CPU; use fp16 or auto")
     if settings.precision == "auto":
         return Choice("torch", device, "fp16", True, f"{reason}; fp16, subject to the accuracy guard")
     return Choice("torch", device, settings.precision, False, f"{reason}; {settings.precision} as asked for")

@@ -21,7 +21,7 @@ Backend = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_MODELS)]
 Precision = Annotated[
-    str | None, typer.Option("--precision", help="auto, fp32, bf16 or fp16.", rich_help_panel=_MODELS)
+    str | None, typer.Option("--precision", help="auto, fp32, bf16, fp16 or int8.", rich_help_panel=_MODELS)
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", help="Processor threads; 0: all allowed.", rich_help_panel=_MODELS)

@@ -15,7 +15,7 @@ DetSize: TypeAlias = Annotated[int, Field(ge=32, le=8192)] | Literal["native"]
 """Longer side the detector sees, in pixels, or ``native``: the picture's own size, padded to the stride."""
 
 Backend: TypeAlias = Literal["auto", "openvino", "onnxruntime", "torch"]
-Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 Order: TypeAlias = Literal["area", "score", "center"]
 
 
@@ -78,12 +78,15 @@ class RuntimeSettings:
         backend: ``auto`` takes openvino where it is installed, else onnxruntime.
         device: ``auto`` or ``cpu``; ``cuda`` or ``cuda:N`` with the extra ``[torch]``.
         precision: ``auto`` takes bf16 where the CPU has it and the accuracy guard holds, else fp32.
+        engines: Folder of engines that `facefleet build` made; those that fit are opened instead of compiling. ``int8``
+            runs from there only. Empty: none.
         threads: Processor threads to use, 0 for min(affinity, cgroup quota).
     """
 
     backend: Backend = "auto"
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+(,\d+)*)?)$")] = "auto"
     precision: Precision = "auto"
+    engines: str = ""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
 
 

@@ -12,21 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from facefleet.backends import InputContract, RunnerOptions, choose, create_runner
+from facefleet.backends import InputContract, Runner, RunnerOptions, choose, create_runner
 from facefleet.config import Settings, available_threads
 from facefleet.decode import Decoder
+from facefleet.errors import BackendUnavailableError
 from facefleet.models.detectors import Detector, Selection
 from facefleet.models.embedders import Embedder
 from facefleet.models.guard import compare_detectors, compare_embedders, remembered, self_test
-from facefleet.models.prepare import PreparedModel, prepare_detector, prepare_embedder
+from facefleet.models.prepare import FP32_CONVOLUTIONS, PreparedModel, prepare_detector, prepare_embedder
 from facefleet.ops.letterbox import round_up
 from facefleet.packs import DetectorSpec, EmbedderSpec, Manifest, Store
 
 _log = logging.getLogger(__name__)
-# In bf16 the first layers stay in fp32: most of the rounding error starts there, and they cost little.
-_DETECTOR_FP32_CONVOLUTIONS, _EMBEDDER_FP32_CONVOLUTIONS = 4, 3
-_FP32 = (str(_DETECTOR_FP32_CONVOLUTIONS), str(_EMBEDDER_FP32_CONVOLUTIONS))
-Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
+_FP32 = tuple(str(count) for count in FP32_CONVOLUTIONS.values())
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +121,11 @@ class _Loader:
         spec = self.manifest.detector
         options = replace(
             self._options,
-            precision=precision,
             instances=instances or self.threads,
             warm=_squares(self._settings.detect.sizes, spec),
-            fp32_convolutions=_DETECTOR_FP32_CONVOLUTIONS,
         )
         file = prepare_detector(self._store, self._located, backend=self.choice.backend, precision=precision)
-        runner = create_runner(self.choice.backend, file.path, _contract(spec), options)
+        runner = self._runner("detector", file, _contract(spec), options, precision)
         return Detector(runner, spec, one_scale=self._settings.detect.scale == "insightface")
 
     def embedder(self, precision: Precision, *, instances: int = 0) -> Embedder:
@@ -136,18 +133,78 @@ class _Loader:
         spec = self.manifest.embedder
         options = replace(
             self._options,
-            precision=precision,
             instances=instances or self.threads,
             warm=((spec.height, spec.width),),
-            fp32_convolutions=_EMBEDDER_FP32_CONVOLUTIONS,
         )
-        file = prepare_embedder(self._store, self._located, backend=self.choice.backend, precision=precision)
-        runner = create_runner(self.choice.backend, file.path, _contract(spec), options)
+        # int8 engines are made of the graph without the rewrites that only make one runtime faster.
+        backend = "openvino" if precision == "int8" else self.choice.backend
+        file = prepare_embedder(self._store, self._located, backend=backend, precision=precision)
+        runner = self._runner("embedder", file, _contract(spec), options, precision)
         return Embedder(runner, spec, flip=self._settings.embed.flip)
+
+    def _runner(
+        self,
+        role: Literal["detector", "embedder"],
+        file: PreparedModel,
+        contract: InputContract,
+        options: RunnerOptions,
+        precision: Precision,
+    ) -> Runner:
+        """A runner of an engine that was built before, or of the graph."""
+        backend = self.choice.backend
+        layers = FP32_CONVOLUTIONS[role] if backend == "openvino" and precision == "bf16" else 0
+        engine = self._engine(role, file, contract, options.warm, precision, layers)
+        if precision == "int8" and engine is None:
+            raise BackendUnavailableError(
+                f"no int8 engine of {file.path.stem} for {backend} in {self._settings.runtime.engines}",
+                hint=f"facefleet build {self.manifest.name} --backend {backend} --precision auto -o FOLDER",
+            )
+        options = replace(
+            options,
+            precision="fp32" if precision == "int8" else precision,
+            fp32_convolutions=layers,
+            engine=engine,
+        )
+        return create_runner(backend, file.path, contract, options)
+
+    def _engine(
+        self,
+        role: Literal["detector", "embedder"],
+        file: PreparedModel,
+        contract: InputContract,
+        sides: tuple[tuple[int, int], ...],
+        precision: Precision,
+        layers: int,
+    ) -> Path | None:
+        folder = self._settings.runtime.engines
+        if not folder:
+            return None
+        from facefleet.models.build.engines import EngineSpec, EngineStore
+        from facefleet.models.build.profile import ANY_PROFILE
+
+        spec = EngineSpec(
+            name=file.path.stem,
+            role=role,
+            model=file.path,
+            contract=contract,
+            backend=self.choice.backend,
+            precision=precision,
+            profile=ANY_PROFILE,
+            device=self.choice.device,
+            fp32_convolutions=layers,
+        )
+        found = EngineStore(Path(folder)).match(spec, sides=sides)
+        if found is None:
+            _log.warning("no engine of %s in %s fits: it is compiled now", file.path.stem, precision)
+            return None
+        _log.info("%s: engine %s", role, found.folder)
+        return found.folder
 
     def precisions(self) -> tuple[Precision, Precision]:
         """What detector and embedder really run in."""
         wanted = self.choice.precision
+        if wanted == "int8":
+            return "fp32", "int8"  # there is no guard for boxes in int8
         if wanted == "fp32" or not self.choice.guarded:
             return wanted, wanted
         return (

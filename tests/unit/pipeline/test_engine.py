@@ -259,8 +259,12 @@ class TestLife:
 
     def test_missing_device_and_backend(self, home: Path) -> None:
         """Fault 36: strict, and says what to use."""
-        for runtime in (RuntimeSettings(device="cuda"), RuntimeSettings(backend="onnxruntime", device="cuda:0")):
-            with pytest.raises(BackendUnavailableError, match="use device=cpu"):
+        for runtime, error, words in (
+            (RuntimeSettings(device="cuda"), BackendUnavailableError, r"facefleet\[torch\]|sees no CUDA device"),
+            (RuntimeSettings(backend="onnxruntime", device="cuda:0"), ConfigError, "use backend=torch"),
+            (RuntimeSettings(device="cuda:0,1"), BackendUnavailableError, "name one"),
+        ):
+            with pytest.raises(error, match=words):
                 Engine(Settings(home=str(home), runtime=runtime)).open()
 
     def test_backends_agree(self, home: Path, engine: Engine, astronaut: np.ndarray) -> None:

@@ -28,7 +28,7 @@ from facefleet.models.build.quantize import Quantizer
 from facefleet.models.build.search import Guard, SearchResult, read_recipe
 from facefleet.models.build.trial import try_batches
 from facefleet.models.detectors import Detector
-from facefleet.models.prepare import PreparedModel, prepare_detector, prepare_embedder
+from facefleet.models.prepare import FP32_CONVOLUTIONS, PreparedModel, prepare_detector, prepare_embedder
 from facefleet.packs import DetectorSpec, EmbedderSpec, LocatedManifest, Store
 from facefleet.types import U8Array
 
@@ -180,6 +180,7 @@ def detector_spec(file: PreparedModel, spec: DetectorSpec, wanted: Wanted) -> En
         precision=_fixed(wanted),
         profile=Profile(wanted.batch, wanted.size, wanted.size),
         mode=wanted.mode,
+        fp32_convolutions=_fp32_convolutions("detector", wanted),
         device=wanted.device,
         pools=wanted.pools,
     )
@@ -197,9 +198,14 @@ def embedder_spec(file: PreparedModel, spec: EmbedderSpec, wanted: Wanted) -> En
         precision=_fixed(wanted),
         profile=Profile(wanted.batch, Span(height, height, height), Span(width, width, width)),
         mode=wanted.mode,
+        fp32_convolutions=_fp32_convolutions("embedder", wanted),
         device=wanted.device,
         pools=wanted.pools,
     )
+
+
+def _fp32_convolutions(role: str, wanted: Wanted) -> int:
+    return FP32_CONVOLUTIONS[role] if wanted.backend == "openvino" and wanted.precision == "bf16" else 0
 
 
 def _fixed(wanted: Wanted) -> BuildPrecision:

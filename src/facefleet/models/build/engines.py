@@ -170,6 +170,31 @@ class EngineStore:
         """The engine of a spec, if it has been built for just this model, runtime and device."""
         return self._read(self._target(spec, key_of(spec.facts())))
 
+    def match(
+        self, spec: EngineSpec, *, sides: tuple[tuple[int, int], ...], progress: Callable[[str], None] = _log.warning
+    ) -> Engine | None:
+        """An engine that can stand in for `spec` whatever profile, mode and calibration it was built with.
+
+        Args:
+            spec: Model, contract, backend, precision and device that are needed; its profile is not looked at.
+            sides: Heights and widths that it has to take.
+            progress: Told why an engine of the same model does not fit.
+        """
+        wanted = spec.facts()
+        for engine in self.engines():
+            facts = engine.facts
+            if any(facts[key] != wanted[key] for key in ("onnx_sha256", "contract", "backend", "precision")):
+                continue
+            profile = Profile.from_json(facts["profile"])
+            reasons = engine.stale()
+            if facts["fp32_convolutions"] != wanted["fp32_convolutions"]:
+                reasons.append("other layers are in fp32")
+            reasons += [f"its profile does not take {h} x {w}" for h, w in sides if not profile.admits((1, h, w))]
+            if not reasons:
+                return engine
+            progress(f"{engine.folder.name} does not fit and is not used: {'; '.join(reasons)}")
+        return None
+
     def build(self, spec: EngineSpec, gate: Gate, *, threads: int) -> Engine:
         """The engine of a spec, built if it is not there.
 

@@ -95,6 +95,10 @@ class Profile:
         return cls(*(Span(*content[name]) for name in ("batch", "height", "width")))
 
 
+ANY_PROFILE = Profile(Span(1, 1, _MAX_BATCH), Span(1, 1, _MAX_SIDE_PX), Span(1, 1, _MAX_SIDE_PX))
+"""Everything that a profile may be."""
+
+
 def parse_span(text: str, *, what: str) -> Span:
     """A dimension as people write it: ``640``, ``320..1280`` or ``320..640..1280``.
 
