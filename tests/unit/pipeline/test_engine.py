@@ -17,6 +17,7 @@ from facefleet.errors import (
     BackendUnavailableError,
     BadOutputError,
     ClosedError,
+    ConfigError,
     CorruptImageError,
     InferenceError,
     InternalError,
