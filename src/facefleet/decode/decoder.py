@@ -30,7 +30,7 @@ from facefleet.errors import (
 )
 from facefleet.types import DeferredImage, EncodedImage, Image, ImageSource, RGBArray
 
-_REDUCTIONS = (8, 4, 2)
+_REDUCTIONS = (8, 4)  # at twice the need, faces are mostly so small that the full picture is decoded too
 
 
 class Decoder:
@@ -82,7 +82,7 @@ class Decoder:
         Args:
             source: As for `read`.
             need_px: The longer side the caller needs, in pixels. With ``scaled = "auto"`` a JPEG that is at least
-                twice as large comes at 1/2, 1/4 or 1/8, never below this; `Image.scale` says which. None: in full.
+                four times as large comes at 1/4 or 1/8, never below this; `Image.scale` says which. None: in full.
             name: As for `read`.
 
         Returns:
