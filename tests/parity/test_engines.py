@@ -42,15 +42,20 @@ def test_pack(tmp_path, data_dir, detector, embedder, backend):
         assert each.report.source in ("photos", "faces of photos")
 
 
+BUILT = []
+
+
 @pytest.fixture
-def built(tmp_path):
-    """Engines of the default pack: fp32 for both networks, and an int8 embedder."""
-    folder = tmp_path / "engines"
-    store = Store()
-    for precision in ("fp32", "int8"):
-        wanted = Wanted(backend="openvino", batch=Span(1, 2, 4), size=Span(640, 640, 640), precision=precision)
-        build_pack(store, store.manifest("opencv"), wanted, EngineStore(folder))
-    return folder
+def built(tmp_path_factory):
+    """Engines of the default pack: fp32 for both networks, and an int8 embedder. Built once: it takes a while."""
+    if not BUILT:
+        folder = tmp_path_factory.mktemp("engines")
+        store = Store()
+        for precision in ("fp32", "int8"):
+            wanted = Wanted(backend="openvino", batch=Span(1, 2, 4), size=Span(640, 640, 640), precision=precision)
+            build_pack(store, store.manifest("opencv"), wanted, EngineStore(folder))
+        BUILT.append(folder)
+    return BUILT[0]
 
 
 def faces_of(astronaut, **runtime):

@@ -56,6 +56,7 @@ class RunnerOptions:
         max_batch: Largest batch that is run at once, where a backend has buckets; larger ones are split.
         profile: (min, opt, max) shapes of the pictures, (n, h, w, 3), for backends that build for them; empty: none.
         pools: Memory pool -> bytes, for backends that have them.
+        hardware_compatible: Whether what is built runs on other devices of the kind too, where a backend has that.
     """
 
     device: str = "cpu"
@@ -69,6 +70,7 @@ class RunnerOptions:
     max_batch: int = 16
     profile: tuple[tuple[int, int, int, int], ...] = ()
     pools: Mapping[str, int] = field(default_factory=dict)
+    hardware_compatible: bool = False
 
 
 class Runner(ABC):

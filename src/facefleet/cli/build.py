@@ -30,6 +30,16 @@ def build(
     ] = None,
     cosine_mean: Annotated[float, typer.Option("--guard-mean", help="With auto: least mean cosine to fp32.")] = 0.999,
     cosine_min: Annotated[float, typer.Option("--guard-min", help="With auto: least cosine to fp32.")] = 0.99,
+    calibration: Annotated[
+        str, typer.Option("--calibration", help="Ranges of int8: percentile or entropy.")
+    ] = "percentile",
+    pairs: Annotated[
+        Path | None,
+        typer.Option("--pairs", help="With auto: a line a pair, two photos and 1 or 0 between tabs; guards accuracy."),
+    ] = None,
+    accuracy_loss: Annotated[
+        float, typer.Option("--guard-accuracy", help="With pairs: most loss of accuracy in points.")
+    ] = 0.1,
     mode: Annotated[str, typer.Option("--mode", help="throughput or latency.")] = "throughput",
     pictures: Annotated[
         Path | None, typer.Option("--pictures", help="Folder of photos with faces to gate with; else drawn faces.")
@@ -37,6 +47,9 @@ def build(
     memory_pool: Annotated[
         list[str] | None, typer.Option("--memory-pool", help="TensorRT: NAME=SIZE, e.g. workspace=1GiB; repeat.")
     ] = None,
+    hardware_compat: Annotated[
+        bool, typer.Option("--hardware-compat", help="TensorRT: a plan for every GPU of Ampere and later.")
+    ] = False,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     threads: Annotated[int, typer.Option("--threads", help="Processor threads; 0: all allowed.")] = 0,
 ) -> Exit:
@@ -58,7 +71,10 @@ def build(
         mode=one_of("--mode", mode, ("throughput", "latency")),  # type: ignore[arg-type]
         threads=threads or available_threads(),
         pictures=pictures,
-        guard=Guard(cosine_mean, cosine_min),
+        guard=Guard(cosine_mean, cosine_min, accuracy_loss),
+        calibration=one_of("--calibration", calibration, ("percentile", "entropy")),  # type: ignore[arg-type]
+        pairs=pairs,
+        hardware_compatible=hardware_compat,
         recipe=recipe,
         pools=dict(_pool(text) for text in memory_pool or ()),
         device=device,

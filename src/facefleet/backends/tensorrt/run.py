@@ -80,7 +80,12 @@ class TensorRtRunner(Runner):
             graph.write_bytes(with_picture_input(self.model, self.contract, cast_first=True))
             least, usual, most = self.options.profile
             profiles = ({_PICTURES: (least, usual, most)},) * self.options.instances
-            return build_plan(graph, TensorRtOptions(profiles=profiles, pools=self.options.pools), trt)
+            options = TensorRtOptions(
+                profiles=profiles,
+                pools=self.options.pools,
+                hardware_compatible=self.options.hardware_compatible,
+            )
+            return build_plan(graph, options, trt)
 
     def _save_impl(self, folder: Path) -> None:
         (folder / _PLAN).write_bytes(self._plan)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from onnx import load, save
 
 from facefleet.backends import InputContract, Runner, RunnerOptions, create_runner
@@ -22,9 +23,9 @@ from facefleet.errors import ConfigError
 from facefleet.models.build.auto import search_int8
 from facefleet.models.build.engines import Engine, EngineSpec, EngineStore
 from facefleet.models.build.parity import ParityReport, compare
-from facefleet.models.build.pictures import chips, network_input, scenes
+from facefleet.models.build.pictures import chips, network_input, read_pairs, scenes
 from facefleet.models.build.profile import MemoryEstimate, Profile, Span, check_profile, estimate_memory
-from facefleet.models.build.quantize import Quantizer
+from facefleet.models.build.quantize import Calibration, Quantizer
 from facefleet.models.build.search import Guard, SearchResult, read_recipe
 from facefleet.models.build.trial import try_batches
 from facefleet.models.detectors import Detector
@@ -55,6 +56,9 @@ class Wanted:
         recipe: Layers that stay in fp32 with ``int8``, as a file; None: none.
         pools: Memory pool -> bytes, for TensorRT.
         device: ``cpu`` or ``cuda[:N]``.
+        hardware_compatible: Whether a TensorRT plan runs on other GPUs too.
+        calibration: How int8 finds its ranges; see `Quantizer`.
+        pairs: File of labeled pairs of photos, for losses of accuracy with ``auto``; see `read_pairs`.
     """
 
     backend: str
@@ -68,6 +72,9 @@ class Wanted:
     recipe: Path | None = None
     pools: dict[str, int] = field(default_factory=dict)
     device: str = "cpu"
+    hardware_compatible: bool = False
+    calibration: Calibration = "percentile"
+    pairs: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ def build_pack(
     ]
     with contextlib.ExitStack() as stack:
         finder = None
-        if wanted.pictures is not None:
+        if wanted.pictures is not None or wanted.pairs is not None:
             finder = stack.enter_context(_finder(plain[0], manifest.detector))
         if integers:
             made.append(_build_int8(plain[1], manifest.embedder, wanted, engines, finder, progress))
@@ -149,21 +156,38 @@ def _build_int8(
     pictures, source = chips(wanted.pictures, _CALIBRATION_FACES, embedder.height, embedder.width, finder)
     if source == "drawn faces":
         _log.warning("calibrated on drawn faces: give --pictures for a network that is to be used")
-    result = None
+    result, pairs = None, None
     if wanted.precision == "auto":
+        searched = pictures
+        if wanted.pairs is not None and finder is not None:
+            labeled, pairs = read_pairs(wanted.pairs, finder, embedder.height, embedder.width)
+            searched = np.concatenate([labeled, pictures])
         result, quantizer = search_int8(
-            plain.path, contract, pictures, backend=wanted.backend, guard=wanted.guard, progress=progress
+            plain.path,
+            contract,
+            searched,
+            backend=wanted.backend,
+            guard=wanted.guard,
+            pairs=pairs,
+            calibration=wanted.calibration,
+            progress=progress,
         )
         high = result.chosen.high
     else:
         progress(f"calibration on {len(pictures)} faces")
-        quantizer = Quantizer(load(plain.path), network_input(pictures[:_CALIBRATION], contract))
+        quantizer = Quantizer(
+            load(plain.path), network_input(pictures[:_CALIBRATION], contract), calibration=wanted.calibration
+        )
         high = read_recipe(wanted.recipe, quantizer.layers, "int8") if wanted.recipe else frozenset()
     with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
         graph = Path(folder) / f"{plain.path.stem}.onnx"
         save(quantizer.quantized(high), graph)
         spec = embedder_spec(PreparedModel(graph, plain.sha256), embedder, replace(wanted, precision="int8"))
-        variant = {"fp32_layers": sorted(high), "pictures": hashlib.sha256(pictures.tobytes()).hexdigest()}
+        variant = {
+            "calibration": wanted.calibration,
+            "fp32_layers": sorted(high),
+            "pictures": hashlib.sha256(pictures.tobytes()).hexdigest(),
+        }
         spec = replace(spec, source=plain.path, variant=variant)
         built = build_engine(spec, wanted, engines, detector=finder, reference=plain.path)
     return replace(built, search=result)
@@ -183,6 +207,7 @@ def detector_spec(file: PreparedModel, spec: DetectorSpec, wanted: Wanted) -> En
         fp32_convolutions=_fp32_convolutions("detector", wanted),
         device=wanted.device,
         pools=wanted.pools,
+        hardware_compatible=wanted.hardware_compatible,
     )
 
 
@@ -201,6 +226,7 @@ def embedder_spec(file: PreparedModel, spec: EmbedderSpec, wanted: Wanted) -> En
         fp32_convolutions=_fp32_convolutions("embedder", wanted),
         device=wanted.device,
         pools=wanted.pools,
+        hardware_compatible=wanted.hardware_compatible,
     )
 
 

@@ -48,6 +48,7 @@ class EngineSpec:
         source: The float graph that `model` was made from by `variant`; `model` itself by default.
         variant: How: everything that steers it, as plain values.
         pools: Memory pool -> bytes, for TensorRT.
+        hardware_compatible: Whether a TensorRT plan runs on other GPUs too.
     """
 
     name: str
@@ -64,6 +65,7 @@ class EngineSpec:
     source: Path | None = None
     variant: dict[str, Any] = field(default_factory=dict)
     pools: dict[str, int] = field(default_factory=dict)
+    hardware_compatible: bool = False
 
     def facts(self) -> dict[str, Any]:
         """Everything the engine depends on, as plain values; a change of any of them needs another engine."""
@@ -81,6 +83,7 @@ class EngineSpec:
             "fp32_convolutions": self.fp32_convolutions,
             "fp32_layers": sorted(self.fp32_layers),
             "pools": self.pools,
+            "hardware_compatible": self.hardware_compatible,
         }
 
     def options(self, *, threads: int, engine: Path | None = None) -> RunnerOptions:
@@ -104,6 +107,7 @@ class EngineSpec:
             max_batch=self.profile.batch.max,
             profile=tuple((n, rows, columns, 3) for n, _, rows, columns in self.profile.shapes()),
             pools=self.pools,
+            hardware_compatible=self.hardware_compatible,
         )
 
 

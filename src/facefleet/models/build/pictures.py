@@ -14,7 +14,8 @@ import numpy as np
 
 from facefleet.backends import InputContract
 from facefleet.decode import Decoder
-from facefleet.errors import InputError, SourceError
+from facefleet.errors import ConfigError, InputError, SourceError
+from facefleet.models.build.search import Pairs
 from facefleet.models.detectors import Detector, Selection, settle
 from facefleet.models.drawn import drawn_chips, drawn_scene
 from facefleet.ops import alignment_matrices, letterbox, plan_letterbox, warp_chips
@@ -94,6 +95,49 @@ def chips(folder: Path | None, count: int, height: int, width: int, detector: De
     return drawn_chips(count, height, width), "drawn faces"
 
 
+def read_pairs(file: Path, detector: Detector, height: int, width: int) -> tuple[U8Array, Pairs]:
+    """Labeled pairs of photos, for accuracy.
+
+    Args:
+        file: A line a pair: two paths, relative to the file, and 1 for the same person or 0, separated by tabs.
+        detector: Finds the largest face of each photo, open.
+        height: Chip height in pixels.
+        width: Chip width.
+
+    Returns:
+        (n, height, width, 3) uint8 RGB chips, one a photo, and the pairs of them in ten folds.
+
+    Raises:
+        ConfigError: The file cannot be read as that.
+        InputError: A photo cannot be decoded.
+        SourceError: A photo has no face.
+    """
+    decoder = Decoder()
+    rows: dict[str, int] = {}
+    found: list[U8Array] = []
+    pairs: list[tuple[int, int, int]] = []
+    try:
+        lines = [line.split("\t") for line in file.read_text().splitlines() if line.strip()]
+        labels = [(first, second, {"0": False, "1": True}[same]) for first, second, same in lines]
+    except (OSError, UnicodeDecodeError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{file}: not a list of pairs ({error})", hint="a line a pair: path, path, 1 or 0, separated by tabs"
+        ) from error
+    for first, second, same in labels:
+        for name in (first, second):
+            if name not in rows:
+                faces = _faces(decoder.decode(file.parent / name), detector, height, width)
+                if not len(faces):
+                    raise SourceError(f"{file}: {name} has no face", hint="leave the pair out")
+                rows[name] = len(found)
+                found.append(faces[0])
+        pairs.append((rows[first], rows[second], same))
+    if not pairs:
+        raise ConfigError(f"{file}: no pairs", hint="a line a pair: path, path, 1 or 0, separated by tabs")
+    table = np.array(pairs, np.intp)
+    return np.stack(found), Pairs(table[:, 0], table[:, 1], table[:, 2] == 1, np.arange(len(pairs)) % 10)
+
+
 def network_input(pictures: U8Array, contract: InputContract) -> F32Array:
     """(n, h, w, 3) uint8 RGB pictures as the network wants them, (n, 3, h, w) float32."""
     colored = pictures if contract.color == "rgb" else pictures[..., ::-1]
@@ -104,7 +148,9 @@ def network_input(pictures: U8Array, contract: InputContract) -> F32Array:
 def _faces(image: Image, detector: Detector, height: int, width: int) -> U8Array:
     plan = detector.plan(image.width, image.height, [640])[0]
     found = detector.infer(letterbox(image.pixels, plan)[None], 0.5)[0]
-    detections = settle([(plan, found)], image.width, image.height, Selection(score=0.5, nms=0.4, min_face_px=24))
+    detections = settle(
+        [(plan, found)], image.width, image.height, Selection(score=0.5, nms=0.4, order="area", min_face_px=24)
+    )
     if detections.landmarks is None or not len(detections):
         return np.empty((0, height, width, 3), np.uint8)
     matrices, usable = alignment_matrices(detections.landmarks)

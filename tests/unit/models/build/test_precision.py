@@ -12,6 +12,7 @@ import pytest
 from facefleet.backends import InputContract
 from facefleet.errors import ConfigError, GraphError
 from facefleet.models.build.auto import search_int8
+from facefleet.models.build.pictures import read_pairs
 from facefleet.models.build.plot import plot_search
 from facefleet.models.build.quantize import Quantizer
 from facefleet.models.build.search import Guard, Pairs, read_recipe, search, table
@@ -139,3 +140,37 @@ def test_search_on_a_real_backend(tmp_path, backend):
     )
     assert result.chosen.high == {"conv1", "conv2"}
     assert all(result.milliseconds[name] >= 0 for name in quantizer.layers)
+
+
+def test_labeled_pairs_are_read(tmp_path: Path, astronaut_jpeg: bytes, data_free_detector):
+    (tmp_path / "a.jpg").write_bytes(astronaut_jpeg)
+    (tmp_path / "b.jpg").write_bytes(astronaut_jpeg)
+    file = tmp_path / "pairs.tsv"
+    file.write_text("a.jpg\tb.jpg\t1\nb.jpg\ta.jpg\t0\n")
+    chips, pairs = read_pairs(file, data_free_detector, 112, 112)
+    assert chips.shape == (2, 112, 112, 3)
+    assert (chips[0] == chips[1]).all()
+    assert pairs.first.tolist() == [0, 1]
+    assert pairs.second.tolist() == [1, 0]
+    assert pairs.same.tolist() == [True, False]
+    for text, words in (("a.jpg b.jpg 1", "not a list of pairs"), ("a.jpg\tb.jpg\tyes", "tabs"), ("", "no pairs")):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            read_pairs(file, data_free_detector, 112, 112)
+
+
+@pytest.fixture
+def data_free_detector():
+    """The default pack's detector, open."""
+    from facefleet.backends import RunnerOptions, create_runner
+    from facefleet.models.detectors import Detector
+    from facefleet.models.prepare import prepare_detector
+    from facefleet.packs import Store
+
+    store = Store()
+    located = store.manifest("opencv")
+    spec = located.manifest.detector
+    path = prepare_detector(store, located, backend="onnxruntime").path
+    contract = InputContract(spec.color, spec.mean, spec.std)
+    with Detector(create_runner("onnxruntime", path, contract, RunnerOptions(warm=((640, 640),))), spec) as detector:
+        yield detector
