@@ -138,7 +138,9 @@ def test_a_member_over_the_limit_fails_alone(tmp_path: Path, kind: str) -> None:
     tracemalloc.stop()
     assert results[::2] == [b"small", b"small"]
     assert "bomb.jpg: unpacks to 31457280 bytes, the limit is 1048576" in str(results[1])
-    assert peak < 12 << 20
+    assert peak < 20 << 20, (
+        "unpacked it would take 30 MiB; xz keeps a window of 9, and other threads of the run count too"
+    )
 
 
 def test_a_member_that_unpacks_to_more_than_it_claims(tmp_path: Path) -> None:
@@ -167,7 +169,9 @@ def test_a_header_that_claims_gigabytes_takes_no_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert good[1].load() == b"fine"  # type: ignore[union-attr]
     assert bad[0] == str(path)
-    assert peak < 12 << 20
+    assert peak < 20 << 20, (
+        "unpacked it would take 30 MiB; xz keeps a window of 9, and other threads of the run count too"
+    )
 
 
 def test_an_encrypted_member_fails_alone(tmp_path: Path) -> None:
