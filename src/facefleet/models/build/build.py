@@ -120,7 +120,7 @@ def build_pack(
     detector = replace(wanted, precision="fp32") if integers else wanted
     made = [
         build_engine(
-            detector_spec(_file(prepare_detector, store, located, detector), manifest.detector, detector),
+            engine_spec(_file(prepare_detector, store, located, detector), manifest.detector, detector),
             detector,
             engines,
             stride=manifest.detector.stride,
@@ -135,7 +135,7 @@ def build_pack(
             made.append(_build_int8(plain[1], manifest.embedder, wanted, engines, finder, progress))
         else:
             file = _file(prepare_embedder, store, located, wanted)
-            spec = embedder_spec(file, manifest.embedder, wanted)
+            spec = engine_spec(file, manifest.embedder, wanted)
             made.append(build_engine(spec, wanted, engines, detector=finder, reference=plain[1].path))
     return made
 
@@ -182,7 +182,7 @@ def _build_int8(
     with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
         graph = Path(folder) / f"{plain.path.stem}.onnx"
         save(quantizer.quantized(high), graph)
-        spec = embedder_spec(PreparedModel(graph, plain.sha256), embedder, replace(wanted, precision="int8"))
+        spec = engine_spec(PreparedModel(graph, plain.sha256), embedder, replace(wanted, precision="int8"))
         variant = {
             "calibration": wanted.calibration,
             "fp32_layers": sorted(high),
@@ -193,37 +193,25 @@ def _build_int8(
     return replace(built, search=result)
 
 
-def detector_spec(file: PreparedModel, spec: DetectorSpec, wanted: Wanted) -> EngineSpec:
-    """What to build of a pack's detector."""
+def engine_spec(file: PreparedModel, spec: DetectorSpec | EmbedderSpec, wanted: Wanted) -> EngineSpec:
+    """What to build of a pack's network."""
+    assert wanted.precision != "auto", "settled before an engine is built"
+    if isinstance(spec, DetectorSpec):
+        role: Literal["detector", "embedder"] = "detector"
+        profile = Profile(wanted.batch, wanted.size, wanted.size)
+    else:
+        role = "embedder"
+        profile = Profile(wanted.batch, *(Span(side, side, side) for side in (spec.height, spec.width)))
     return EngineSpec(
         name=file.path.stem,
-        role="detector",
+        role=role,
         model=file.path,
         contract=InputContract(spec.color, spec.mean, spec.std),
         backend=wanted.backend,
-        precision=_fixed(wanted),
-        profile=Profile(wanted.batch, wanted.size, wanted.size),
+        precision=wanted.precision,
+        profile=profile,
         mode=wanted.mode,
-        fp32_convolutions=_fp32_convolutions("detector", wanted),
-        device=wanted.device,
-        pools=wanted.pools,
-        hardware_compatible=wanted.hardware_compatible,
-    )
-
-
-def embedder_spec(file: PreparedModel, spec: EmbedderSpec, wanted: Wanted) -> EngineSpec:
-    """What to build of a pack's embedder."""
-    height, width = spec.height, spec.width
-    return EngineSpec(
-        name=file.path.stem,
-        role="embedder",
-        model=file.path,
-        contract=InputContract(spec.color, spec.mean, spec.std),
-        backend=wanted.backend,
-        precision=_fixed(wanted),
-        profile=Profile(wanted.batch, Span(height, height, height), Span(width, width, width)),
-        mode=wanted.mode,
-        fp32_convolutions=_fp32_convolutions("embedder", wanted),
+        fp32_convolutions=_fp32_convolutions(role, wanted),
         device=wanted.device,
         pools=wanted.pools,
         hardware_compatible=wanted.hardware_compatible,
@@ -232,11 +220,6 @@ def embedder_spec(file: PreparedModel, spec: EmbedderSpec, wanted: Wanted) -> En
 
 def _fp32_convolutions(role: str, wanted: Wanted) -> int:
     return FP32_CONVOLUTIONS[role] if wanted.backend == "openvino" and wanted.precision == "bf16" else 0
-
-
-def _fixed(wanted: Wanted) -> BuildPrecision:
-    assert wanted.precision != "auto", "settled before an engine is built"
-    return wanted.precision
 
 
 def build_engine(
