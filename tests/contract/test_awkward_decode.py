@@ -162,7 +162,7 @@ def test_one_picture_in_many_kinds(awkward: Path, name: str, same_as: str, most:
     assert mean_difference(decoder.decode(awkward / name).pixels, decoder.decode(awkward / same_as).pixels) <= most
 
 
-@pytest.mark.parametrize("need_px", [640, 1000, 3000])
+@pytest.mark.parametrize("need_px", [640, 1000, 1500, 3000])
 def test_reduced_is_the_same_picture(awkward: Path, need_px: int) -> None:
     """Fault 6: the 48 megapixels are not all decoded where fewer do; what is left is the picture, shrunk."""
     import cv2
@@ -170,7 +170,9 @@ def test_reduced_is_the_same_picture(awkward: Path, need_px: int) -> None:
     path = awkward / "derived/big_8000x6000_one_face.jpg"
     full, small = Decoder().decode(path), Decoder().decode(path, need_px=need_px)
     assert (small.width, small.height) == (8000, 6000)
-    assert need_px <= max(small.pixels.shape) < 2 * need_px or small.scale == 0.125
+    assert small.reduced == (4 * need_px <= 8000)
+    assert need_px <= max(small.pixels.shape)
+    assert max(small.pixels.shape) < 2 * need_px or small.scale in (0.125, 1)
     height, width = small.pixels.shape[:2]
     shrunk = cv2.resize(full.pixels, (width, height), interpolation=cv2.INTER_AREA)
     assert mean_difference(small.pixels, shrunk) < 1
