@@ -97,6 +97,16 @@ class TestRunner:
         assert np.abs(together[0] - together[4]).max() < 1e-4
         assert np.abs(together[0] - together[1]).max() > 1
 
+    @pytest.mark.parametrize("count", [1, 3, 4, 9])
+    def test_chunks_change_nothing(self, model: Path, backend: str, count: int) -> None:
+        """Not even the last bit: a resumed job must write what an undisturbed one does."""
+        pictures = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3)).astype(np.uint8)
+        answers = []
+        for chunk in (1, 4):
+            with create_runner(backend, model, RGB, RunnerOptions(warm=((8, 8),), chunk=chunk)) as runner:
+                answers.append(runner.run(pictures))
+        assert all(np.array_equal(a, b) for a, b in zip(*answers, strict=True))
+
     def test_any_size(self, model: Path, backend: str) -> None:
         with create_runner(backend, model, RGB, RunnerOptions(warm=((8, 8),))) as runner:
             for size in ((8, 8), (16, 4), (3, 5)):

@@ -50,6 +50,8 @@ class RunnerOptions:
             spoils everything that follows.
         warm: Input sizes (height, width) in pixels that get a plan of their own when the runner is opened; other
             sizes run through a plan for any size, a few per cent slower.
+        chunk: Pictures of a warm size that may be run at once, where a backend gains by it and the answers are the same
+            to the last bit.
         fp32_layers: Names of further nodes of the graph that run in fp32 in a lower precision.
         engine: A folder that `Runner.save` wrote for the same model, contract and options: opened instead of
             compiling.
@@ -65,6 +67,7 @@ class RunnerOptions:
     threads: int = 1
     fp32_convolutions: int = 0
     warm: tuple[tuple[int, int], ...] = ()
+    chunk: int = 1
     fp32_layers: frozenset[str] = frozenset()
     engine: Path | None = None
     max_batch: int = 16

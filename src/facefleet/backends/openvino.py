@@ -1,14 +1,15 @@
 """OpenVINO on the CPU: one single-threaded stream an instance, so that instances never wait for each other.
 
 Owns compiled models and infer requests. Refuses devices other than the CPU. Normalization, channel order and layout
-are compiled into the network, which therefore reads uint8 pictures directly. The CPU gains nothing from a batch once
-every thread has work of its own, so a batch is run picture by picture on plans of batch one; results therefore do
-not depend on the batch, not even in the last bit.
+are compiled into the network, which therefore reads uint8 pictures directly. A batch is run picture by picture on
+plans of batch one, or a few at a time where that was seen to give the same answers; results therefore do not depend
+on the batch, not even in the last bit.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import queue
 import tempfile
 import threading
@@ -25,6 +26,7 @@ from facefleet.types import F32Array, U8Array
 if TYPE_CHECKING:
     import openvino as ov
 
+_log = logging.getLogger(__name__)
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 
 
@@ -67,16 +69,33 @@ class OpenVinoRunner(Runner):
         self._core = _core()
         self._compiling = threading.Lock()
         self._plans: dict[tuple[int, int], queue.SimpleQueue[Any]] = {}
-        self._compiled: dict[tuple[int, int], ov.CompiledModel] = {}
+        self._chunks: dict[tuple[int, int], queue.SimpleQueue[Any]] = {}
+        self._compiled: dict[str, ov.CompiledModel] = {}
         for size in (*self.options.warm, *(() if self.options.warm else (ANY_SIZE,))):
-            self._plans[size] = self._compile(size)
+            self._plans[size] = self._compile(size, 1)
+            if self.options.chunk > 1 and size != ANY_SIZE:
+                self._add_chunks(size)
 
     def _close_impl(self) -> None:
         self._plans.clear()
+        self._chunks.clear()
         self._compiled.clear()
         del self._core
 
-    def _compile(self, size: tuple[int, int]) -> queue.SimpleQueue[Any]:
+    def _add_chunks(self, size: tuple[int, int]) -> None:
+        """A plan for several pictures at once, if its answers are those of single ones."""
+        chunk = self.options.chunk
+        requests = self._compile(size, chunk)
+        pictures = np.random.default_rng(0).integers(0, 256, (chunk, *size, 3)).astype(np.uint8)
+        singles = [self._infer(self._plans[size], pictures[i : i + 1]) for i in range(chunk)]
+        together = self._infer(requests, pictures)
+        if all(np.array_equal(np.concatenate(a), b) for a, b in zip(zip(*singles, strict=True), together, strict=True)):
+            self._chunks[size] = requests
+        else:
+            _log.debug("%s: batches of %d answer otherwise than single pictures: not used", self.model.name, chunk)
+            del self._compiled[_blob_name(size, chunk)]
+
+    def _compile(self, size: tuple[int, int], batch: int) -> queue.SimpleQueue[Any]:
         config = {
             "INFERENCE_NUM_THREADS": self.options.threads,
             "NUM_STREAMS": self.options.instances,
@@ -84,28 +103,28 @@ class OpenVinoRunner(Runner):
             # Also for what is read back: it is compiled again, and in bf16 where nothing is said.
             "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[self.options.precision],
         }
-        saved = None if self.options.engine is None else self.options.engine / _blob_name(size)
+        saved = None if self.options.engine is None else self.options.engine / _blob_name(size, batch)
         try:
             if saved is not None and saved.is_file():
                 compiled = self._core.import_model(io.BytesIO(saved.read_bytes()), "CPU", config)
             else:
-                compiled = self._core.compile_model(self._built(size), "CPU", config)
+                compiled = self._core.compile_model(self._built(size, batch), "CPU", config)
         except RuntimeError as error:
             raise BackendError(f"openvino refuses {self.model.name}: {error}") from error
-        self._compiled[size] = compiled
+        self._compiled[_blob_name(size, batch)] = compiled
         self._names = tuple(output.get_any_name() for output in compiled.outputs)
         requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(self.options.instances):
             requests.put(compiled.create_infer_request())
         return requests
 
-    def _built(self, size: tuple[int, int]) -> ov.Model:
-        """The network at one size, with layout, channel order and normalization in front."""
+    def _built(self, size: tuple[int, int], batch: int) -> ov.Model:
+        """The network at one size and batch, with layout, channel order and normalization in front."""
         import openvino as ov
         from openvino.preprocess import ColorFormat, PrePostProcessor
 
         model = self._core.read_model(self.model)
-        model.reshape([1, 3, *size])
+        model.reshape([batch, 3, *size])
         if self.options.precision != "fp32" and (self.options.fp32_convolutions or self.options.fp32_layers):
             model = _marked_fp32(self._core, model, self.options.fp32_convolutions, self.options.fp32_layers)
         process = PrePostProcessor(model)
@@ -119,14 +138,14 @@ class OpenVinoRunner(Runner):
         return process.build()
 
     def _save_impl(self, folder: Path) -> None:
-        for size, compiled in self._compiled.items():
-            (folder / _blob_name(size)).write_bytes(compiled.export_model().getvalue())
+        for name, compiled in self._compiled.items():
+            (folder / name).write_bytes(compiled.export_model().getvalue())
 
     def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
         """Time of every layer that is run on one (1, h, w, 3) picture, by the name of its first node."""
         size = (picture.shape[1], picture.shape[2])
         config = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERF_COUNT": True}
-        request = self._core.compile_model(self._built(size), "CPU", config).create_infer_request()
+        request = self._core.compile_model(self._built(size, 1), "CPU", config).create_infer_request()
         totals: dict[str, list[float]] = {}
         for _ in range(5):
             request.infer({0: picture})
@@ -137,32 +156,41 @@ class OpenVinoRunner(Runner):
     def _any_size(self) -> queue.SimpleQueue[Any]:
         with self._compiling:
             if ANY_SIZE not in self._plans:
-                self._plans[ANY_SIZE] = self._compile(ANY_SIZE)
+                self._plans[ANY_SIZE] = self._compile(ANY_SIZE, 1)
             return self._plans[ANY_SIZE]
 
     def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
+        size = (pictures.shape[1], pictures.shape[2])
+        single = self._plans.get(size) or self._any_size()
+        several = self._chunks.get(size)
+        rows: list[tuple[F32Array, ...]] = []
+        start = 0
+        while start < len(pictures):
+            if several is not None and len(pictures) - start >= self.options.chunk:
+                step, requests = self.options.chunk, several
+            else:
+                step, requests = 1, single
+            rows.append(self._infer(requests, pictures[start : start + step]))
+            start += step
+        return rows[0] if len(rows) == 1 else tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
+
+    def _infer(self, requests: queue.SimpleQueue[Any], pictures: U8Array) -> tuple[F32Array, ...]:
         import openvino as ov
 
-        size = (pictures.shape[1], pictures.shape[2])
-        requests = self._plans.get(size) or self._any_size()
         request = requests.get()
-        rows: list[list[F32Array]] = []
         try:
-            for i in range(len(pictures)):
-                request.infer({0: ov.Tensor(pictures[i : i + 1], shared_memory=True)})
-                rows.append([np.array(output.data, np.float32) for output in request.output_tensors])
+            request.infer({0: ov.Tensor(pictures, shared_memory=True)})
+            return tuple(np.array(output.data, np.float32) for output in request.output_tensors)
         except RuntimeError as error:
             kind = OutOfMemoryError if "alloc" in str(error).lower() else InferenceError
             raise kind(f"openvino failed on {self.model.name}: {error}") from error
         finally:
             requests.put(request)
-        if len(rows) == 1:
-            return tuple(rows[0])
-        return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
 
 
-def _blob_name(size: tuple[int, int]) -> str:
-    return "any.blob" if size == ANY_SIZE else f"{size[0]}x{size[1]}.blob"
+def _blob_name(size: tuple[int, int], batch: int) -> str:
+    several = f"x{batch}" if batch > 1 else ""
+    return "any.blob" if size == ANY_SIZE else f"{size[0]}x{size[1]}{several}.blob"
 
 
 def _marked_fp32(core: ov.Core, model: ov.Model, convolutions: int, names: frozenset[str]) -> ov.Model:

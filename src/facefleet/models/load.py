@@ -19,7 +19,7 @@ from facefleet.errors import BackendUnavailableError
 from facefleet.models.detectors import Detector, Selection
 from facefleet.models.embedders import Embedder
 from facefleet.models.guard import compare_detectors, compare_embedders, remembered, self_test
-from facefleet.models.prepare import FP32_CONVOLUTIONS, PreparedModel, prepare_detector, prepare_embedder
+from facefleet.models.prepare import CHUNK, FP32_CONVOLUTIONS, PreparedModel, prepare_detector, prepare_embedder
 from facefleet.ops.letterbox import round_up
 from facefleet.packs import DetectorSpec, EmbedderSpec, Manifest, Store
 
@@ -135,6 +135,7 @@ class _Loader:
             self._options,
             instances=instances or self.threads,
             warm=((spec.height, spec.width),),
+            chunk=CHUNK,
         )
         # int8 engines are made of the graph without the rewrites that only make one runtime faster.
         backend = "openvino" if precision == "int8" else self.choice.backend

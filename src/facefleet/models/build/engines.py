@@ -23,6 +23,7 @@ from facefleet.backends.facts import device_facts, runtime_version
 from facefleet.errors import EngineError
 from facefleet.models.build.parity import ParityReport
 from facefleet.models.build.profile import Profile
+from facefleet.models.prepare import CHUNK
 from facefleet.packs.fetch import digest, locked, sync_folder
 
 _log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class EngineSpec:
             instances=threads if self.mode == "throughput" and self.device == "cpu" else 1,
             threads=threads,
             warm=((height.opt, width.opt), *((ANY_SIZE,) if free else ())),
+            chunk=CHUNK if self.role == "embedder" else 1,
             fp32_convolutions=self.fp32_convolutions,
             fp32_layers=self.fp32_layers,
             engine=engine,
