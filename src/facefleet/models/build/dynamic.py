@@ -20,6 +20,7 @@ from onnx import ModelProto, ValueInfoProto, checker, load
 from facefleet.errors import GraphError
 from facefleet.models.build import rewrites
 from facefleet.models.build.graph import dims, rename
+from facefleet.models.build.idle import drop_idle_channels
 from facefleet.types import F32Array
 
 _TOLERANCE = 1e-4  # of the largest value of an output: float32 sums in another order
@@ -89,6 +90,7 @@ def dynamic_onnx(
         "mixed heads separated": rewrites.separate_heads(model.graph),
         "fixed reshapes freed": rewrites.batch_reshapes(model.graph),
         "normalizations folded": rewrites.fold_normalizations(model.graph),
+        "idle channels dropped": drop_idle_channels(model.graph),
         "sibling convolutions joined": rewrites.merge_siblings(model),
         "PRelu rewritten": rewrites.prelu_as_convolutions(model.graph) if prelu else 0,
     }
