@@ -6,6 +6,7 @@ Broken rules raise `BrokenRuleError`, so that a test fails even where the code u
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -177,7 +178,7 @@ class FakeContext:
 
 def fake_binding(engine) -> Binding:
     """A binding whose runtime gives `engine`, whatever the plan."""
-    logger = SimpleNamespace(kept=["kernel is missing"])
+    logger = SimpleNamespace(kept=deque(["kernel is missing"]))
     module = SimpleNamespace(
         TensorIOMode=SimpleNamespace(INPUT="in", OUTPUT="out"),
         Runtime=lambda logger: SimpleNamespace(
