@@ -10,6 +10,9 @@ from facefleet.errors import BackendUnavailableError, InferenceError, OutOfMemor
 class Cuda(Protocol):
     """Memory, streams and graphs of one device. Addresses and handles are integers or opaque objects."""
 
+    def activate(self) -> None:
+        """Make this device the one of the calling thread; CUDA keeps that by the thread."""
+
     def alloc(self, size: int) -> int:
         """Device memory of `size` bytes."""
 
@@ -35,7 +38,10 @@ class Cuda(Protocol):
         """Record what is put into the stream instead of running it."""
 
     def end_capture(self, stream: Any) -> Any:  # noqa: ANN401
-        """The recording, ready to be launched."""
+        """The recording, ready to be launched; None where something in it cannot be recorded."""
+
+    def destroy_graph(self, graph: Any) -> None:  # noqa: ANN401
+        """Give a recording back."""
 
     def launch(self, graph: Any, stream: Any) -> None:  # noqa: ANN401
         """Run a recording."""
@@ -62,7 +68,12 @@ class CudaRuntime:
         code, count = runtime.cudaGetDeviceCount()
         if code != runtime.cudaError_t.cudaSuccess or device >= count:
             raise BackendUnavailableError(f"there is no CUDA device {device}", hint="see nvidia-smi")
-        self._done(runtime.cudaSetDevice(device))
+        self._device = device
+        self.activate()
+
+    def activate(self) -> None:
+        """See `Cuda`."""
+        self._done(self._cuda.cudaSetDevice(self._device))
 
     def alloc(self, size: int) -> int:
         """See `Cuda`."""
@@ -101,8 +112,21 @@ class CudaRuntime:
 
     def end_capture(self, stream: Any) -> Any:  # noqa: ANN401
         """See `Cuda`."""
-        graph = self._done(self._cuda.cudaStreamEndCapture(stream))[0]
-        return self._done(self._cuda.cudaGraphInstantiate(graph, 0))[0]
+        success = self._cuda.cudaError_t.cudaSuccess
+        code, graph = self._cuda.cudaStreamEndCapture(stream)
+        if code != success:
+            self._cuda.cudaGetLastError()  # else the next launch would be blamed for it
+            return None
+        code, ready = self._cuda.cudaGraphInstantiate(graph, 0)
+        self._done(self._cuda.cudaGraphDestroy(graph))
+        if code != success:
+            self._cuda.cudaGetLastError()
+            return None
+        return ready
+
+    def destroy_graph(self, graph: Any) -> None:  # noqa: ANN401
+        """See `Cuda`."""
+        self._done(self._cuda.cudaGraphExecDestroy(graph))
 
     def launch(self, graph: Any, stream: Any) -> None:  # noqa: ANN401
         """See `Cuda`."""

@@ -6,6 +6,7 @@ Broken rules raise `BrokenRuleError`, so that a test fails even where the code u
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -20,15 +21,38 @@ class BrokenRuleError(AssertionError):
 
 
 @dataclass
+class FakeGraph:
+    """Work that was recorded, with the context that recorded it and that context's state then."""
+
+    work: list
+    context: FakeContext | None = None
+    state: int = 0
+    alive: bool = True
+
+
+@dataclass
 class FakeCuda:
     """Device memory as numpy arrays; work runs at once, except while it is recorded."""
 
     memory: dict[int, np.ndarray] = field(default_factory=dict)
     streams: set[int] = field(default_factory=set)
-    recording: dict[int, list] = field(default_factory=dict)
+    recording: dict[int, FakeGraph] = field(default_factory=dict)
+    graphs: list[FakeGraph] = field(default_factory=list)
     launched: int = 0
     allocations: int = 0
+    made: int = 0
     limit: int = 1 << 40
+    recordable: bool = True
+    thread: threading.local = field(default_factory=threading.local)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def empty(self):
+        """Whether everything was given back."""
+        return not self.memory and not self.streams and not any(graph.alive for graph in self.graphs)
+
+    def activate(self):
+        self.thread.active = True
 
     def alloc(self, size):
         from facefleet.errors import OutOfMemoryError
@@ -46,8 +70,10 @@ class FakeCuda:
         del self.memory[address]
 
     def stream(self):
-        self.streams.add(len(self.streams) + 1)
-        return len(self.streams)
+        with self.lock:
+            self.made += 1
+            self.streams.add(self.made)
+            return self.made
 
     def destroy(self, stream):
         self.streams.remove(stream)
@@ -58,11 +84,11 @@ class FakeCuda:
         return self.memory[address]
 
     def copy_in(self, address, source, size, stream):
-        self._check(stream)
+        self._check(stream, copies=True)
         self._at(address, size)[:size] = np.frombuffer((ctypes.c_uint8 * size).from_address(source), np.uint8)
 
     def copy_out(self, target, address, size, stream):
-        self._check(stream)
+        self._check(stream, copies=True)
         ctypes.memmove(target, self._at(address, size).ctypes.data, size)
 
     def synchronize(self, stream):
@@ -72,34 +98,67 @@ class FakeCuda:
 
     def begin_capture(self, stream):
         self._check(stream)
-        self.recording[stream] = []
+        if stream in self.recording:
+            raise BrokenRuleError("a stream that is already being recorded")
+        self.recording[stream] = FakeGraph([])
 
     def end_capture(self, stream):
-        return self.recording.pop(stream)
+        graph = self.recording.pop(stream)
+        if not self.recordable:
+            return None
+        self.graphs.append(graph)
+        return graph
+
+    def destroy_graph(self, graph):
+        if not graph.alive:
+            raise BrokenRuleError("a graph is destroyed twice")
+        graph.alive = False
 
     def launch(self, graph, stream):
         self._check(stream)
+        if not graph.alive:
+            raise BrokenRuleError("a graph was destroyed")
+        if graph.context.state != graph.state:
+            raise BrokenRuleError("a graph whose context was changed after it was captured")
         self.launched += 1
-        for work in graph:
+        for work in graph.work:
             work()
 
-    def run(self, stream, work):
+    def run(self, stream, context, work):
         self._check(stream)
-        if stream in self.recording:
-            self.recording[stream].append(work)
-        else:
+        if stream not in self.recording:
             work()
+            return
+        if not context.settled:
+            raise BrokenRuleError("captured before the context has run once with this shape")
+        graph = self.recording[stream]
+        graph.context, graph.state = context, context.state
+        graph.work.append(work)
 
-    def _check(self, stream):
+    def _check(self, stream, *, copies=False):
+        if not getattr(self.thread, "active", False):
+            raise BrokenRuleError("the device of this thread was not chosen")
         if stream not in self.streams:
             raise BrokenRuleError("a stream that was destroyed, or none")
+        if copies and stream in self.recording:
+            raise BrokenRuleError("a copy became part of a recording")
 
 
 class FakeEngine:
-    """The network: sums of the channels of each picture, and its first pixel."""
+    """The network: sums of the channels of each picture, and its first pixel.
 
-    def __init__(self, cuda, profiles, refuse=None):
+    Args:
+        cuda: The device.
+        profiles: (min, opt, max) shapes of the pictures.
+        refuse: The call that answers no.
+        reads: Type and last dimension of the input.
+        answers: Type of the outputs.
+        missing: What `infer_shapes` says.
+    """
+
+    def __init__(self, cuda, profiles, refuse=None, *, reads=("UINT8", 3), answers="FLOAT", missing=()):
         self.cuda, self.profiles, self.refuse = cuda, profiles, refuse
+        self.reads, self.answers, self.missing = reads, answers, missing
         self.num_optimization_profiles = len(profiles)
         self.num_io_tensors = 3
         self.taken: set[int] = set()
@@ -110,6 +169,12 @@ class FakeEngine:
 
     def get_tensor_mode(self, name):
         return "in" if name == "pictures" else "out"
+
+    def get_tensor_dtype(self, name):
+        return SimpleNamespace(name=self.reads[0] if name == "pictures" else self.answers)
+
+    def get_tensor_shape(self, name):
+        return (-1, -1, -1, self.reads[1]) if name == "pictures" else (-1, 3)
 
     def get_tensor_profile_shape(self, name, profile):
         assert name == "pictures"
@@ -126,6 +191,12 @@ class FakeContext:
     def __init__(self, engine):
         self.engine, self.profile, self.shape = engine, None, None
         self.addresses: dict[str, int] = {}
+        self.state = 0  # counts what was changed: a graph is bound to it
+        self.settled = False
+
+    def _changed(self):
+        self.state += 1
+        self.settled = False
 
     def set_optimization_profile_async(self, profile, stream):
         self.engine.cuda._check(stream)
@@ -133,6 +204,7 @@ class FakeContext:
             raise BrokenRuleError(f"two contexts on profile {profile}")
         self.engine.taken.add(profile)
         self.profile = profile
+        self._changed()
         return self.engine.refuse != "profile"
 
     def set_input_shape(self, name, shape):
@@ -142,47 +214,62 @@ class FakeContext:
         inside = all(a <= size <= b for a, size, b in zip(low, shape, high, strict=True))
         if inside:
             self.shape = tuple(shape)
+            self._changed()
         return inside and self.engine.refuse != "shape"
 
     def infer_shapes(self):
-        return []
+        if self.engine.refuse == "infer":
+            raise RuntimeError("shapes contradict each other")
+        return list(self.engine.missing)
 
     def get_tensor_shape(self, name):
         if self.shape is None:
             raise BrokenRuleError("an output has no shape before the input has one")
-        return self.shape if name == "pictures" else (self.shape[0], 3)
+        if name == "pictures":
+            return self.shape
+        return (-1, 3) if self.engine.refuse == "size" else (self.shape[0], 3)
 
     def set_tensor_address(self, name, address):
         if address not in self.engine.cuda.memory:
             raise BrokenRuleError("the address was not allocated")
         self.addresses[name] = address
-        return True
+        self._changed()
+        return self.engine.refuse != "address"
 
     def execute_async_v3(self, stream):
         if missing := {"pictures", "sums", "pixels"} - self.addresses.keys():
             raise BrokenRuleError(f"executed before {missing} have addresses")
-        if self.engine.refuse == "execute":
+        recorded = stream in self.engine.cuda.recording
+        if self.engine.refuse == "execute" or (self.engine.refuse == "recording" and recorded):
             return False
         shape, addresses, memory = self.shape, dict(self.addresses), self.engine.cuda.memory
 
         def work():
+            if freed := [name for name, address in addresses.items() if address not in memory]:
+                raise BrokenRuleError(f"memory of {freed} was freed")
             count = int(np.prod(shape))
             pictures = memory[addresses["pictures"]][:count].reshape(shape).astype(np.float32)
             for name, value in (("sums", pictures.sum((1, 2))), ("pixels", pictures[:, 0, 0])):
                 flat = np.ascontiguousarray(value, np.float32).view(np.uint8).ravel()
                 memory[addresses[name]][: flat.size] = flat
 
-        self.engine.cuda.run(stream, work)
+        self.engine.cuda.run(stream, self, work)
+        self.settled = True
         return True
 
 
 def fake_binding(engine) -> Binding:
     """A binding whose runtime gives `engine`, whatever the plan."""
-    logger = SimpleNamespace(kept=deque(["kernel is missing"]))
+    logger = SimpleNamespace(kept=deque())
+
+    def deserialize(plan):
+        if plan == b"plan":
+            logger.kept.append("kernel is missing")
+            return engine
+        return None
+
     module = SimpleNamespace(
         TensorIOMode=SimpleNamespace(INPUT="in", OUTPUT="out"),
-        Runtime=lambda logger: SimpleNamespace(
-            deserialize_cuda_engine=lambda plan: engine if plan == b"plan" else None
-        ),
+        Runtime=lambda logger: SimpleNamespace(deserialize_cuda_engine=deserialize),
     )
     return Binding(module, False, "0.fake", logger)

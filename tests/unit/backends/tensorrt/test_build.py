@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from facefleet.backends import InputContract
 from facefleet.backends.pictures import with_picture_input
-from facefleet.backends.tensorrt import TensorRtOptions, build_plan, load_binding
+from facefleet.backends.tensorrt import Tensor, TensorRtOptions, build_plan, load_binding, load_engine
 from facefleet.backends.tensorrt.build import check_profiles
-from facefleet.errors import BackendUnavailableError, ConfigError, GraphError, ProfileError
+from facefleet.errors import BackendError, BackendUnavailableError, ConfigError, GraphError, ProfileError
 from tests.conftest import skip_without
 
 TARGETS = ((8, 6), (8, 9))
@@ -96,6 +96,19 @@ class TestRealBuilder:
     def test_bytes(self, binding, tmp_path):
         path = self.network(tmp_path / "m.onnx")
         assert build_plan(path.read_bytes(), options(batches(1, 2, 4), level=0), binding)
+
+    def test_a_plan_is_read_only_where_it_can_run(self, binding, tmp_path):
+        plan = build_plan(self.network(tmp_path / "m.onnx"), options(batches(1, 2, 4), level=0), binding)
+        try:
+            engine = load_engine(plan, binding)
+        except BackendError as error:
+            assert "build it again" in error.hint  # noqa: PT017  # no device, or one that is no target
+            assert "no reason given" not in error.message  # noqa: PT017
+        else:
+            assert engine.inputs == (Tensor("images", "float32", (-1, 3, 112, 112), (batches(1, 2, 4)["images"],)),)
+            assert [each.name for each in engine.outputs] == ["y"]
+        with pytest.raises(BackendError, match="build it again"):
+            load_engine(b"no plan", binding)
 
     def test_pictures_as_the_input(self, binding, tmp_path):
         contract = InputContract("bgr", (104.0, 117.0, 123.0), (1.0,) * 3)

@@ -23,16 +23,18 @@ def pictures(count, height=6, width=5):
 
 @pytest.fixture
 def cuda():
-    return FakeCuda()
+    made = FakeCuda()
+    made.activate()  # CudaRuntime does, in the thread that makes it
+    return made
 
 
-def runner(tmp_path, cuda, *, instances=1, profiles=1, refuse=None, plan=b"plan", least=None):
+def runner(tmp_path, cuda, *, instances=1, profiles=1, refuse=None, plan=b"plan", least=None, device="cuda", **more):
     (tmp_path / "network.plan").write_bytes(plan)
-    options = RunnerOptions(device="cuda:0", instances=instances, engine=tmp_path)
+    options = RunnerOptions(device=device, instances=instances, engine=tmp_path)
     made = TensorRtRunner(tmp_path / "net.onnx", CONTRACT, options)
     made.cuda = cuda
     profile = PROFILE if least is None else ((least, *PROFILE[0][1:]), *PROFILE[1:])
-    made.binding = fake_binding(FakeEngine(cuda, [profile] * profiles, refuse))
+    made.binding = fake_binding(FakeEngine(cuda, [profile] * profiles, refuse, **more))
     return made
 
 
@@ -47,8 +49,7 @@ def test_answers_of_every_batch_and_size(tmp_path, cuda):
         for count, height, width in ((1, 6, 5), (4, 8, 8), (2, 4, 4), (1, 6, 5), (3, 8, 4)):
             given = pictures(count, height, width)
             right(made.run(given), given)
-    assert cuda.memory == {}
-    assert cuda.streams == set()
+    assert cuda.empty
 
 
 def test_a_batch_above_the_largest_is_split(tmp_path, cuda):
@@ -63,14 +64,39 @@ def test_a_batch_below_the_least_is_padded(tmp_path, cuda):
         right(made.run(given), given)
 
 
-def test_the_second_run_of_a_shape_is_a_replay(tmp_path, cuda):
+def test_the_second_run_in_a_row_is_recorded(tmp_path, cuda):
     with runner(tmp_path, cuda) as made:
         for expected in (0, 1, 2):
             given = pictures(3)
             right(made.run(given), given)
             assert cuda.launched == expected
-        right(made.run(given[:1]), given[:1])
-        assert cuda.launched == 2
+        assert len(cuda.graphs) == 1
+
+
+def test_a_graph_ends_with_its_shape(tmp_path, cuda):
+    """Replaying it after the context took another shape is undefined; the fake says so."""
+    with runner(tmp_path, cuda) as made:
+        for count in (3, 3, 1, 3, 3, 3):
+            given = pictures(count)
+            right(made.run(given), given)
+        assert (cuda.launched, len(cuda.graphs)) == (3, 2)
+        assert [graph.alive for graph in cuda.graphs] == [False, True]
+        for count in (1, 2) * 20:
+            made.run(pictures(count))
+        assert len(cuda.graphs) == 2, "shapes that alternate are not recorded"
+    assert cuda.empty
+
+
+@pytest.mark.parametrize("how", ["refused", "invalid"])
+def test_what_cannot_be_recorded_runs_without(tmp_path, cuda, caplog, how):
+    cuda.recordable = how != "invalid"
+    with runner(tmp_path, cuda, refuse="recording" if how == "refused" else None) as made:
+        for _ in range(4):
+            given = pictures(2)
+            right(made.run(given), given)
+    assert cuda.launched == 0
+    assert caplog.text.count("no CUDA graph") == 1
+    assert cuda.empty
 
 
 def test_results_belong_to_the_caller(tmp_path, cuda):
@@ -98,7 +124,7 @@ def test_instances_have_contexts_profiles_and_buffers_of_their_own(tmp_path, cud
         for thread in threads:
             thread.join()
     assert wrong == []
-    assert cuda.memory == {}
+    assert cuda.empty
 
 
 def test_instances_need_a_profile_each(tmp_path, cuda):
@@ -111,12 +137,62 @@ def test_instances_need_a_profile_each(tmp_path, cuda):
     [
         ("context", "no execution context: kernel is missing"),
         ("profile", "set the profile: kernel is missing"),
-        ("shape", "largest shape"),
+        ("shape", "take the shape"),
+        ("infer", "shapes contradict each other"),
+        ("size", "depends on what is in the pictures"),
+        ("address", "take the address of pictures"),
     ],
 )
 def test_every_answer_is_checked_when_it_is_opened(tmp_path, cuda, refuse, words):
     with pytest.raises(BackendError, match=words):
         runner(tmp_path, cuda, refuse=refuse).open()
+    assert cuda.empty
+
+
+def test_shapes_that_are_not_known(tmp_path, cuda):
+    with pytest.raises(InferenceError, match="those of mask are not known"):
+        runner(tmp_path, cuda, missing=("mask",)).open()
+    assert cuda.empty
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"reads": ("FLOAT", 3)}, r"reads pictures float32 \(-1, -1, -1, 3\), not"),
+        ({"reads": ("UINT8", 4)}, "reads pictures uint8"),
+        ({"answers": "HALF"}, "answers in sums float16, pixels float16"),
+        ({"device": "cpu"}, "not on 'cpu'"),
+    ],
+)
+def test_what_it_is_not_for(tmp_path, cuda, more, words):
+    with pytest.raises(BackendError, match=words):
+        runner(tmp_path, cuda, **more).open()
+    assert cuda.empty
+
+
+def test_a_slot_is_good_after_a_run_that_failed(tmp_path, cuda):
+    with runner(tmp_path, cuda) as made:
+        engine = made.binding.module.Runtime(None).deserialize_cuda_engine(b"plan")
+        made.run(pictures(2))
+        engine.missing = ("mask",)
+        with pytest.raises(InferenceError, match="mask"):
+            made.run(pictures(3))
+        engine.missing = ()
+        for count in (3, 2, 2):
+            given = pictures(count)
+            right(made.run(given), given)
+
+
+def test_any_thread_may_run_and_close(tmp_path, cuda):
+    made = runner(tmp_path, cuda)
+    made.open()
+    answers, given = [], pictures(2)
+    for work in (lambda: answers.append(made.run(given)), made.close):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    right(answers[0], given)
+    assert cuda.empty
 
 
 def test_every_answer_is_checked_when_it_runs(tmp_path, cuda):
@@ -132,6 +208,10 @@ def test_pictures_outside_of_the_profile(tmp_path, cuda):
 def test_a_plan_of_another_version(tmp_path, cuda):
     with pytest.raises(BackendError, match="build it again"):
         runner(tmp_path, cuda, plan=b"old").open()
+    made = runner(tmp_path, cuda)
+    (tmp_path / "network.plan").unlink()
+    with pytest.raises(BackendError, match="no plan in"):
+        made.open()
 
 
 def test_a_plan_is_saved_and_needs_a_profile_to_be_built(tmp_path, cuda):
@@ -145,6 +225,9 @@ def test_a_plan_is_saved_and_needs_a_profile_to_be_built(tmp_path, cuda):
         unbuilt.open()
 
 
-def test_no_memory(tmp_path):
+@pytest.mark.parametrize("limit", [100, 800, 900])
+def test_no_memory(tmp_path, cuda, limit):
+    cuda.limit = limit
     with pytest.raises(OutOfMemoryError):
-        runner(tmp_path, FakeCuda(limit=100)).open()
+        runner(tmp_path, cuda, instances=2, profiles=2).open()
+    assert cuda.empty
