@@ -52,7 +52,6 @@ class RunnerOptions:
             sizes run through a plan for any size, a few per cent slower.
         chunk: Pictures of a warm size that may be run at once, where a backend gains by it and the answers are the same
             to the last bit.
-        fp32_layers: Names of further nodes of the graph that run in fp32 in a lower precision.
         engine: A folder that `Runner.save` wrote for the same model, contract and options: opened instead of
             compiling.
         max_batch: Largest batch that is run at once, where a backend has buckets; larger ones are split.
@@ -68,7 +67,6 @@ class RunnerOptions:
     fp32_convolutions: int = 0
     warm: tuple[tuple[int, int], ...] = ()
     chunk: int = 1
-    fp32_layers: frozenset[str] = frozenset()
     engine: Path | None = None
     max_batch: int = 16
     profile: tuple[tuple[int, int, int, int], ...] = ()
@@ -149,6 +147,11 @@ class Runner(ABC):
         if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or not len(pictures):
             raise InternalError(f"a runner takes (n, h, w, 3) uint8, got {pictures.dtype} {pictures.shape}")
         return self._run_impl(np.ascontiguousarray(pictures))
+
+    def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
+        """Time of every layer for one (1, h, w, 3) picture, by the name of its node; empty where it is not measured."""
+        del picture
+        return {}
 
     def save(self, folder: Path) -> None:
         """Write what opening compiled into `folder`, so that `RunnerOptions.engine` opens it in a moment.

@@ -125,8 +125,8 @@ class OpenVinoRunner(Runner):
 
         model = self._core.read_model(self.model)
         model.reshape([batch, 3, *size])
-        if self.options.precision != "fp32" and (self.options.fp32_convolutions or self.options.fp32_layers):
-            model = _marked_fp32(self._core, model, self.options.fp32_convolutions, self.options.fp32_layers)
+        if self.options.precision != "fp32" and self.options.fp32_convolutions:
+            model = _first_in_fp32(self._core, model, self.options.fp32_convolutions)
         process = PrePostProcessor(model)
         tensor = process.input().tensor()
         tensor.set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.RGB)
@@ -142,7 +142,7 @@ class OpenVinoRunner(Runner):
             (folder / name).write_bytes(compiled.export_model().getvalue())
 
     def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
-        """Time of every layer that is run on one (1, h, w, 3) picture, by the name of its first node."""
+        """See `Runner`; a layer that others were fused into has their time too."""
         size = (picture.shape[1], picture.shape[2])
         config = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERF_COUNT": True}
         request = self._core.compile_model(self._built(size, 1), "CPU", config).create_infer_request()
@@ -150,7 +150,10 @@ class OpenVinoRunner(Runner):
         for _ in range(5):
             request.infer({0: picture})
             for info in request.profiling_info:
-                totals.setdefault(info.node_name, []).append(info.real_time.total_seconds() * 1000)
+                # A convolution that a sum became the bias of is called so.
+                totals.setdefault(info.node_name.removesuffix("/WithoutBiases"), []).append(
+                    info.real_time.total_seconds() * 1000
+                )
         return {name: float(np.median(values)) for name, values in totals.items() if max(values) > 0}
 
     def _any_size(self) -> queue.SimpleQueue[Any]:
@@ -193,14 +196,14 @@ def _blob_name(size: tuple[int, int], batch: int) -> str:
     return "any.blob" if size == ANY_SIZE else f"{size[0]}x{size[1]}{several}.blob"
 
 
-def _marked_fp32(core: ov.Core, model: ov.Model, convolutions: int, names: frozenset[str]) -> ov.Model:
-    """Mark everything up to and with the n-th convolution, and the layers called `names`, for fp32.
+def _first_in_fp32(core: ov.Core, model: ov.Model, convolutions: int) -> ov.Model:
+    """Mark everything up to and with the n-th convolution, and what hangs on it alone, for fp32.
 
     The plugin honors a mark that only the serialized form of a model can carry, so the model goes through that.
     """
     import openvino as ov
 
-    first, seen = set(names), 0
+    first, seen = set(), 0
     for operation in model.get_ordered_ops():
         seen += operation.get_type_name() in _CONVOLUTIONS
         if seen > convolutions:

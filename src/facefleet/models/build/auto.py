@@ -15,11 +15,11 @@ import onnx
 
 from facefleet.backends import InputContract, RunnerOptions, create_runner
 from facefleet.models.build.pictures import network_input
-from facefleet.models.build.quantize import Calibration, Quantizer, layer_shares
+from facefleet.models.build.quantize import Calibration, Quantizer
 from facefleet.models.build.search import Embed, Guard, Pairs, SearchResult, search
+from facefleet.models.build.work import gflop_by_layer
 from facefleet.types import F32Array, U8Array
 
-_CALIBRATION = 128
 _REPEATS = 3
 
 
@@ -53,8 +53,8 @@ def search_int8(
         GraphError: The graph cannot be quantized.
         BackendError: The backend refuses a choice.
     """
-    progress(f"calibration on {min(len(chips), _CALIBRATION)} faces")
-    quantizer = Quantizer(onnx.load(model), network_input(chips[:_CALIBRATION], contract), calibration=calibration)
+    progress("calibration")
+    quantizer = Quantizer(onnx.load(model), network_input(chips, contract), calibration=calibration)
     times = _times(model, contract, chips, backend, quantizer.layers)
     with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
         embed = _embed(quantizer, Path(folder), contract, chips, backend)
@@ -86,11 +86,11 @@ def _embed(quantizer: Quantizer, folder: Path, contract: InputContract, chips: U
 def _times(
     model: Path, contract: InputContract, chips: U8Array, backend: str, layers: tuple[str, ...]
 ) -> dict[str, float]:
-    """Milliseconds of every layer where the backend measures them, else shares of the multiplications."""
-    measured: dict[str, float] = {}
-    with create_runner(backend, model, contract, RunnerOptions(warm=((chips.shape[1], chips.shape[2]),))) as runner:
-        if hasattr(runner, "layer_milliseconds"):
-            measured = runner.layer_milliseconds(chips[:1])
-    shares = layer_shares(onnx.load(model), layers)
-    total = sum(measured.values()) or 1.0
-    return {name: measured.get(name, shares[name] * total) for name in layers}
+    """Milliseconds of every layer where the backend measures all of them, else their work in GFLOP."""
+    height, width = chips.shape[1:3]
+    with create_runner(backend, model, contract, RunnerOptions(warm=((height, width),))) as runner:
+        measured = runner.layer_milliseconds(chips[:1])
+    if all(name in measured for name in layers):
+        return {name: measured[name] for name in layers}
+    work = gflop_by_layer(onnx.load(model), height, width) or {}
+    return {name: work.get(name, 0.0) for name in layers}

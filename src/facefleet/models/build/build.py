@@ -35,7 +35,7 @@ from facefleet.types import U8Array
 
 _log = logging.getLogger(__name__)
 _REFERENCE_FP32 = RunnerOptions()
-_CALIBRATION, _CALIBRATION_FACES = 128, 256
+_CALIBRATION_FACES = 256
 Prepare = Callable[..., PreparedModel]
 BuildPrecision = Literal["fp32", "bf16", "fp16", "int8"]
 
@@ -161,7 +161,9 @@ def _build_int8(
         searched = pictures
         if wanted.pairs is not None and finder is not None:
             labeled, pairs = read_pairs(wanted.pairs, finder, embedder.height, embedder.width)
-            searched = np.concatenate([labeled, pictures])
+            # Behind those that calibrate: the engine's key speaks of them alone.
+            searched = np.concatenate([pictures, labeled])
+            pairs = replace(pairs, first=pairs.first + len(pictures), second=pairs.second + len(pictures))
         result, quantizer = search_int8(
             plain.path,
             contract,
@@ -174,10 +176,8 @@ def _build_int8(
         )
         high = result.chosen.high
     else:
-        progress(f"calibration on {len(pictures)} faces")
-        quantizer = Quantizer(
-            load(plain.path), network_input(pictures[:_CALIBRATION], contract), calibration=wanted.calibration
-        )
+        progress("calibration")
+        quantizer = Quantizer(load(plain.path), network_input(pictures, contract), calibration=wanted.calibration)
         high = read_recipe(wanted.recipe, quantizer.layers, "int8") if wanted.recipe else frozenset()
     with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
         graph = Path(folder) / f"{plain.path.stem}.onnx"

@@ -45,7 +45,6 @@ class EngineSpec:
         device: ``cpu`` or ``cuda[:N]``.
         mode: Whether every thread works on a picture of its own, or all on one.
         fp32_convolutions: See `RunnerOptions`.
-        fp32_layers: See `RunnerOptions`.
         source: The float graph that `model` was made from by `variant`; `model` itself by default.
         variant: How: everything that steers it, as plain values.
         pools: Memory pool -> bytes, for TensorRT.
@@ -62,7 +61,6 @@ class EngineSpec:
     device: str = "cpu"
     mode: Literal["throughput", "latency"] = "throughput"
     fp32_convolutions: int = 0
-    fp32_layers: frozenset[str] = field(default_factory=frozenset)
     source: Path | None = None
     variant: dict[str, Any] = field(default_factory=dict)
     pools: dict[str, int] = field(default_factory=dict)
@@ -82,7 +80,6 @@ class EngineSpec:
             "profile": self.profile.to_json(),
             "mode": self.mode,
             "fp32_convolutions": self.fp32_convolutions,
-            "fp32_layers": sorted(self.fp32_layers),
             "pools": self.pools,
             "hardware_compatible": self.hardware_compatible,
         }
@@ -104,7 +101,6 @@ class EngineSpec:
             warm=((height.opt, width.opt), *((ANY_SIZE,) if free else ())),
             chunk=CHUNK if self.role == "embedder" else 1,
             fp32_convolutions=self.fp32_convolutions,
-            fp32_layers=self.fp32_layers,
             engine=engine,
             max_batch=self.profile.batch.max,
             profile=tuple((n, rows, columns, 3) for n, _, rows, columns in self.profile.shapes()),

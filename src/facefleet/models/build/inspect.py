@@ -11,10 +11,9 @@ import numpy as np
 from onnx import ModelProto, load, shape_inference
 
 from facefleet.errors import GraphError
-from facefleet.models.build.dynamic import inner_values
 from facefleet.models.build.graph import attribute, constants, dims
-from facefleet.models.build.profile import sizes_at
 from facefleet.models.build.trial import Trial, try_batches
+from facefleet.models.build.work import gflop_by_layer
 
 _PROBE_PX = 640
 
@@ -72,6 +71,7 @@ def inspect_model(path: Path) -> ModelReport:
     outputs = _output_dims(model)
     known = constants(graph)
     sides = [dim if isinstance(dim, int) else _PROBE_PX for dim in next(iter(real.values()), [])[2:4]]
+    work = gflop_by_layer(model, *sides) if len(sides) == 2 else None
     return ModelReport(
         path=path,
         opset=max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0),
@@ -83,7 +83,7 @@ def inspect_model(path: Path) -> ModelReport:
         operators=dict(Counter(node.op_type for node in graph.node).most_common()),
         parameters=sum(int(np.prod(tensor.dims)) for tensor in graph.initializer),
         quantized=sum(int(known[t.name].size) for t in graph.initializer if known[t.name].dtype in (np.int8, np.uint8)),
-        gflop=_gflop(model, sides) if len(sides) == 2 else None,
+        gflop=None if work is None else sum(work.values()),
         gflop_at=(sides[0], sides[1]) if len(sides) == 2 else (0, 0),
     )
 
@@ -100,31 +100,6 @@ def verified_batch(path: Path, most: int = 16) -> Trial:
     pictures = np.random.default_rng(0).uniform(-1, 1, (2, 3, *report.gflop_at)).astype(np.float32)
     batches = [size for size in (1, 2, 4, 8, 16, 32, 64, 128, 256) if size <= most]
     return try_batches(load(path), batches, pictures)
-
-
-def _gflop(model: ModelProto, sides: Sequence[int]) -> float | None:
-    """Of one picture; None if the shapes are found neither by inference nor by running it."""
-    shape = (1, 3, sides[0], sides[1])
-    weights = {name: value.shape for name, value in constants(model.graph).items()}
-    layers = [
-        node
-        for node in model.graph.node
-        if node.op_type in ("Conv", "Gemm", "MatMul") and node.input[1] in weights and node.input[0] not in weights
-    ]
-    sizes = sizes_at(model, shape)
-    names = [node.output[0] for node in layers]
-    if not all(sizes.get(name) and all(isinstance(size, int) for size in sizes[name]) for name in names):
-        try:
-            found = inner_values(model, names, np.zeros(shape, np.float32))
-        except Exception:  # whatever the runtime says: the figure is an aid
-            return None
-        sizes |= {name: list(value.shape) for name, value in zip(names, found, strict=True)}
-    total = 0.0
-    for node in layers:
-        out, weight = [int(size) for size in sizes[node.output[0]]], weights[node.input[1]]
-        inner = np.prod(weight[1:]) if node.op_type == "Conv" else np.prod(weight) / out[-1]
-        total += 2 * float(np.prod(out)) * float(inner)
-    return total / 1e9
 
 
 def _output_dims(model: ModelProto) -> dict[str, list[int | str]]:

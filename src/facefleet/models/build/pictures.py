@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -57,11 +58,7 @@ def scenes(folder: Path | None, count: int, height: int, width: int) -> tuple[U8
     found = []
     for image in photos(folder) if folder is not None else ():
         plan = plan_letterbox(image.width, image.height, min(height, width), 1)
-        canvas = np.zeros((height, width, 3), np.uint8)
-        canvas[: plan.content_height, : plan.content_width] = letterbox(image.pixels, plan)[
-            : plan.content_height, : plan.content_width
-        ]
-        found.append(canvas)
+        found.append(letterbox(image.pixels, replace(plan, height=height, width=width)))
         if len(found) == count:
             break
     if found:

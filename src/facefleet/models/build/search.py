@@ -90,7 +90,7 @@ class SearchResult:
         low: The lower precision.
         layers: All layers that could take it.
         sensitivity: Layer -> loss of mean cosine where it alone is in low precision.
-        milliseconds: Layer -> measured time in high precision, or its share where it was not measured.
+        milliseconds: Layer -> measured time in high precision, or its work in GFLOP where the backend measures none.
         points: Every choice that was measured, in order; the first is all high, the second all low.
         chosen: The fastest that holds the guard.
     """

@@ -98,7 +98,7 @@ def test_an_engine_answers_as_the_reference_and_is_found_again(spec, tmp_path, b
         {"mode": "latency"},
         {"contract": InputContract("bgr", (127.5,) * 3, (127.5,) * 3)},
         {"profile": Profile(Span(1, 2, 8), CHIP, CHIP)},
-        {"fp32_layers": frozenset({"conv1"})},
+        {"fp32_convolutions": 2},
         {"backend": "openvino"},
     ],
 )

@@ -139,7 +139,31 @@ def test_search_on_a_real_backend(tmp_path, backend):
         model, InputContract("rgb", (0.0,) * 3, (255.0,) * 3), chips, backend=backend, guard=strict
     )
     assert result.chosen.high == {"conv1", "conv2"}
-    assert all(result.milliseconds[name] >= 0 for name in quantizer.layers)
+    assert set(result.milliseconds) == set(quantizer.layers)
+    assert all(value > 0 for value in result.milliseconds.values())
+
+
+def test_layers_are_timed_by_the_names_that_the_quantizer_gives(tmp_path):
+    """Of SFace, whose layers carry names, and of the small network; else work would decide instead of time."""
+    from facefleet.backends import RunnerOptions, create_runner
+    from facefleet.models.prepare import prepare_embedder
+    from facefleet.packs import Store
+
+    store = Store()
+    sface = prepare_embedder(store, store.manifest("opencv"), backend="openvino").path
+    for model, side in ((sface, 112), (network(tmp_path / "m.onnx"), 16)):
+        graph = onnx.load(model).graph
+        with create_runner("openvino", model, CONTRACT, RunnerOptions(warm=((side, side),))) as runner:
+            times = runner.layer_milliseconds(np.zeros((1, side, side, 3), np.uint8))
+        layers = {node.name or node.output[0] for node in graph.node if node.op_type == "Conv"}
+        assert layers <= set(times)
+
+
+def test_work_is_counted_where_nothing_is_timed(tmp_path):
+    from facefleet.models.build.work import gflop_by_layer
+
+    work = gflop_by_layer(onnx.load(network(tmp_path / "m.onnx")), 16, 16)
+    assert work == pytest.approx({"conv1": 2e-9 * 6 * 64 * 27, "conv2": 2e-9 * 5 * 16 * 24, "fc1": 2e-9 * 80 * 8})
 
 
 def test_labeled_pairs_are_read(tmp_path: Path, astronaut_jpeg: bytes, data_free_detector):
