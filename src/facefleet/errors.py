@@ -24,6 +24,7 @@ FacefleetError
 │   ├── InferenceError          a run failed (retryable)
 │   ├── BadOutputError          a run returned NaN, the wrong shape or constant rows (retryable)
 │   ├── OutOfMemoryError        a run did not fit (retryable)
+│   ├── DeviceLostError         this process cannot use the device any more (retryable, in another one)
 │   └── SelfTestError           the engine gives wrong answers; it never becomes ready
 ├── EngineError                 an engine cannot be built or used
 │   ├── ProfileError            min, opt and max contradict each other, the network or the device
@@ -31,6 +32,10 @@ FacefleetError
 ├── OverloadError               accepted nothing; try later (retryable)
 │   ├── QueueFullError
 │   └── DeadlineError
+├── WorkerError                 a worker process
+│   ├── WorkerStartError        it could not be started
+│   ├── WorkerLostError         all of them are gone (retryable)
+│   └── QuarantinedError        this item ended or hung so many workers that it is not tried again
 ├── CancelledError              the caller took the item back
 ├── ClosedError                 the engine was closed
 └── JobError                    a job as a whole
@@ -218,6 +223,13 @@ class OutOfMemoryError(BackendError):
     retryable = True
 
 
+class DeviceLostError(BackendError):
+    """This process cannot use the device any more: its context is broken, or the device is gone."""
+
+    code = "device_lost"
+    retryable = True
+
+
 class SelfTestError(BackendError):
     """The engine gives wrong answers."""
 
@@ -250,15 +262,55 @@ class OverloadError(FacefleetError):
 
 
 class QueueFullError(OverloadError):
-    """A bounded queue is full."""
+    """A bounded queue is full.
+
+    Attributes:
+        retry_after_s: When to come again, from the measured rate of service.
+    """
 
     code = "queue_full"
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: float = 1.0) -> None:
+        super().__init__(message, hint=hint or f"try again in {retry_after_s:.2g} s")
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_full, (self.message, self.hint, self.retry_after_s))
+
+
+def _rebuild_full(message: str, hint: str, retry_after_s: float) -> QueueFullError:
+    return QueueFullError(message, hint=hint, retry_after_s=retry_after_s)
 
 
 class DeadlineError(OverloadError):
     """The deadline passed before the item ran."""
 
     code = "deadline"
+
+
+class WorkerError(FacefleetError):
+    """A worker process."""
+
+    code = "worker"
+
+
+class WorkerStartError(WorkerError):
+    """A worker process could not be started."""
+
+    code = "worker_start"
+
+
+class WorkerLostError(WorkerError):
+    """No worker is left that could do it."""
+
+    code = "worker_lost"
+    retryable = True
+
+
+class QuarantinedError(WorkerError):
+    """An item that ended or hung a worker each time it ran."""
+
+    code = "quarantined"
 
 
 class CancelledError(FacefleetError):

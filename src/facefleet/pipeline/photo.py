@@ -7,11 +7,13 @@ pipeline's lock only.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from facefleet.batching import Priority, Ticket
 from facefleet.models.detectors import Candidates
 from facefleet.ops import Letterbox
 from facefleet.types import Detections, EncodedImage, F32Array, FaceChips, Faces, Image, ImageSource, Outcome, RGBArray
@@ -19,16 +21,33 @@ from facefleet.types import Detections, EncodedImage, F32Array, FaceChips, Faces
 
 @dataclass(slots=True, eq=False)
 class Photo:
-    """A photo, its place in every stage, and where its answer goes."""
+    """A photo, its place in every stage, and where its answer goes.
+
+    Attributes:
+        source: The picture.
+        keep_chips: Whether the answer has the aligned faces too.
+        embed: Whether faces are embedded; else their vectors stay NaN.
+        priority: Who goes first.
+        deadline: On the monotonic clock; from then on nothing more is done for it.
+        client: Whose it is, for a fair share of the room; None: nobody's.
+    """
 
     # the caller
     source: ImageSource
     keep_chips: bool
+    embed: bool = True
+    priority: Priority = Priority.BULK
+    deadline: float | None = None
+    client: Hashable = None
     future: Future[Outcome[Faces]] = field(default_factory=Future)
+    # the scheduler, on entry
+    entry_bytes: int = 0
+    ticket: Ticket[Photo] | None = None
     # decode
     name: str = ""
     loaded: EncodedImage | Image | None = None
     held_bytes: int = 0
+    counted_bytes: int = 0
     image: Image | None = None
     awaiting_inputs: int = 0
     # detect
@@ -41,6 +60,18 @@ class Photo:
     awaiting_faces: int = 0
     vectors: F32Array | None = None
     norms: F32Array | None = None
+
+    @property
+    def source_bytes(self) -> int:
+        """What the source holds in memory while it waits."""
+        source = self.source
+        if isinstance(source, EncodedImage):
+            return len(source.data)
+        if isinstance(source, Image):
+            return source.pixels.nbytes
+        if isinstance(source, (bytes, bytearray)):
+            return len(source)
+        return int(getattr(source, "nbytes", 0))
 
 
 @dataclass(slots=True, eq=False)

@@ -1,11 +1,12 @@
 """A fixed number of threads work all stages, the most advanced work first, so that memory drains before it fills.
 
 Owns the threads, the queues between stages, the fan-in of faces and the memory budget. Refuses to know what a stage
-does. All shared state is guarded by one condition; stages run outside it.
+does. All shared state is guarded by one lock; stages run outside it.
 
-A worker takes, in this order: a batch that is due (embedding before detection), a photo to decode if the memory
-budget allows, a batch that is not full. So batches fill while photos are waiting, and nothing waits for company
-that is not coming.
+A worker takes, in this order: a batch that is full or late (embedding before detection), a photo to decode if the
+memory budget allows, a batch that is not full. So batches fill while photos are waiting, and nothing waits for
+company that is not coming. A thread of its own answers photos whose deadline has passed, so that they do not wait for
+a worker; it exists only once a photo with a deadline has come.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from facefleet.batching import Batcher, BatchPolicy
-from facefleet.errors import ClosedError, FacefleetError, InternalError
+from facefleet.batching import Admission, Batcher, BatchPolicy, Bounds, SizeLimit, run_batch
+from facefleet.errors import ClosedError, DeadlineError, DeviceLostError, FacefleetError, InternalError, QueueFullError
 from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
 from facefleet.pipeline.stages import Stages, assemble
 from facefleet.types import Faces, Outcome
@@ -48,41 +49,64 @@ class Scheduler:
     ) -> None:
         self._stages = stages
         self._max_bytes = max_bytes
-        self._changed = threading.Condition()
-        self._new: deque[Photo] = deque()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._room = threading.Condition(lock)
+        self._admission = Admission(Bounds(max_images, max_bytes))
+        self._new: Batcher[Photo] = Batcher(BatchPolicy(1, 0.0))
         self._loaded: deque[Photo] = deque()
         self._detect: Batcher[DetectorInput] = Batcher(BatchPolicy(detect_batch, _MAX_DELAY_S))
         self._embed: Batcher[FaceInput] = Batcher(BatchPolicy(embed_batch, _MAX_DELAY_S))
+        self._limits = {"detect": SizeLimit(detect_batch), "embed": SizeLimit(embed_batch)}
         self._held_bytes = 0
         self._idle = 0
         self._closed = False
+        self._broken: DeviceLostError | None = None
         self._inside: set[Photo] = set()
-        self._slots = threading.BoundedSemaphore(max_images)
         self._seconds: dict[str, list[float]] = {}
+        self._timer = _Deadlines(self._expire)
         self._threads = [
             threading.Thread(target=self._work, name=f"facefleet-{i}", daemon=True) for i in range(workers)
         ]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, photo: Photo) -> Future[Outcome[Faces]]:
-        """Accept a photo; waits while `max_images` are inside.
+    def submit(self, photo: Photo, *, wait: bool = True) -> Future[Outcome[Faces]]:
+        """Accept a photo.
+
+        Args:
+            photo: A new one.
+            wait: Whether to wait for room; else a full house refuses it at once.
 
         Returns:
             A future that always gets an outcome, never an exception; cancelling it drops the photo if no stage has
             taken it up yet.
 
         Raises:
+            QueueFullError: There is no room and `wait` is false.
             ClosedError: The scheduler is closed.
+            DeviceLostError: The device is gone; a new engine may have it again.
         """
-        self._slots.acquire()
+        photo.entry_bytes = photo.source_bytes
         with self._changed:
-            if self._closed:
-                self._slots.release()
-                raise ClosedError("the engine is closed")
+            while True:
+                if self._closed:
+                    raise ClosedError("the engine is closed")
+                if self._broken is not None:
+                    raise self._broken
+                try:
+                    now = time.monotonic()
+                    self._admission.enter(now, size_bytes=photo.entry_bytes, client=photo.client)
+                    break
+                except QueueFullError:
+                    if not wait:
+                        raise
+                    self._room.wait()
             self._inside.add(photo)
-            self._new.append(photo)
+            photo.ticket = self._new.add(photo, now=now, priority=photo.priority, deadline=photo.deadline)
             self._changed.notify()
+        if photo.deadline is not None:
+            self._timer.set(photo.deadline)
         return photo.future
 
     def close(self) -> None:
@@ -90,6 +114,8 @@ class Scheduler:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            self._room.notify_all()
+        self._timer.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -100,6 +126,12 @@ class Scheduler:
         """For each stage: items done, and seconds that workers were busy with it."""
         with self._changed:
             return {stage: (int(count), seconds) for stage, (count, seconds) in sorted(self._seconds.items())}
+
+    def queues(self) -> dict[str, int]:
+        """How many items wait before each stage."""
+        with self._changed:
+            waiting = len(self._new) + len(self._loaded)
+            return {"decode": waiting, "detect": len(self._detect), "embed": len(self._embed)}
 
     def _work(self) -> None:
         while True:
@@ -117,26 +149,26 @@ class Scheduler:
     def _next(self) -> Task | None:
         """The next piece of work; called with the lock held."""
         now = time.monotonic()
-        if self._embed.due(now):
-            return self._embed_task(self._embed.take(now))
-        if self._detect.due(now):
-            return self._detect_task(self._detect.take(now))
+        if faces := self._embed.take(now, expecting=True):
+            return self._embed_task(faces)
+        if inputs := self._detect.take(now, expecting=True):
+            return self._detect_task(inputs)
         if self._loaded and (not self._held_bytes or self._held_bytes + self._loaded[0].held_bytes <= self._max_bytes):
             photo = self._loaded.popleft()
-            self._held_bytes += photo.held_bytes
+            photo.counted_bytes = photo.held_bytes
+            self._held_bytes += photo.counted_bytes
             return lambda: self._decode(photo)
-        if self._new and not self._loaded:
-            photo = self._new.popleft()
-            return lambda: self._load(photo)
-        if len(self._detect):
-            return self._detect_task(self._detect.take(now, at_most=self._share(len(self._detect))))
-        if len(self._embed):
-            return self._embed_task(self._embed.take(now, at_most=self._share(len(self._embed))))
+        if not self._loaded and (photos := self._new.take(now)):
+            return lambda: self._load(photos[0])
+        if inputs := self._detect.take(now, at_most=self._share(len(self._detect))):
+            return self._detect_task(inputs)
+        if faces := self._embed.take(now, at_most=self._share(len(self._embed))):
+            return self._embed_task(faces)
         return None
 
     def _share(self, pending: int) -> int:
         """A part-filled batch is divided among the workers that have nothing else to do."""
-        return -(-pending // (self._idle + 1))
+        return -(-pending // (self._idle + 1)) or 1
 
     def _detect_task(self, batch: Sequence[DetectorInput]) -> Task:
         return lambda: self._detect_batch(batch)
@@ -146,7 +178,7 @@ class Scheduler:
 
     def _load(self, photo: Photo) -> None:
         if not photo.future.set_running_or_notify_cancel():
-            self._leave(photo)
+            self._leave(photo, served=False)
             return
         started = time.perf_counter()
         try:
@@ -155,7 +187,8 @@ class Scheduler:
             self._fail(photo, error)
             return
         with self._changed:
-            self._loaded.append(photo)
+            if photo in self._inside:
+                self._loaded.append(photo)
             self._count("load", 1, started)
             self._changed.notify()
 
@@ -167,16 +200,18 @@ class Scheduler:
             self._fail(photo, error)
             return
         with self._changed:
-            photo.awaiting_inputs = len(inputs)
-            now = time.monotonic()
-            for item in inputs:
-                self._detect.add(item, shape=item.pixels.shape, now=now)
+            if photo in self._inside:
+                photo.awaiting_inputs = len(inputs)
+                now = time.monotonic()
+                for item in inputs:
+                    shape = item.pixels.shape
+                    self._detect.add(item, shape=shape, now=now, priority=photo.priority, deadline=photo.deadline)
             self._count("decode", 1, started)
             self._changed.notify()
 
     def _detect_batch(self, batch: Sequence[DetectorInput]) -> None:
         started = time.perf_counter()
-        self._each_or_alone(self._stages.detect, batch)
+        self._run("detect", self._stages.detect, batch)
         complete = []
         with self._changed:
             self._count("detect", len(batch), started)
@@ -195,20 +230,22 @@ class Scheduler:
             self._fail(photo, error)
             return
         with self._changed:
-            self._held_bytes -= photo.held_bytes
-            photo.held_bytes = 0
-            photo.awaiting_faces = len(faces)
-            now = time.monotonic()
-            for face in faces:
-                self._embed.add(face, shape=None, now=now)
+            inside = photo in self._inside
+            if inside:
+                self._held_bytes -= photo.counted_bytes
+                photo.counted_bytes = 0
+                photo.awaiting_faces = len(faces)
+                now = time.monotonic()
+                for face in faces:
+                    self._embed.add(face, now=now, priority=photo.priority, deadline=photo.deadline)
             self._count("align", 1, started)
             self._changed.notify_all()
-        if not faces:
+        if inside and not faces:
             self._finish(photo)
 
     def _embed_batch(self, batch: Sequence[FaceInput]) -> None:
         started = time.perf_counter()
-        self._each_or_alone(self._stages.embed, batch)
+        self._run("embed", self._stages.embed, batch)
         complete = []
         with self._changed:
             self._count("embed", len(batch), started)
@@ -219,22 +256,26 @@ class Scheduler:
         for photo in complete:
             self._finish(photo)
 
-    def _each_or_alone(self, stage: Callable[[Sequence[T]], None], batch: Sequence[T]) -> None:
-        """Run a batch; if it fails, run every item alone, so that only what is at fault fails."""
+    def _run(self, stage: str, run: Callable[[Sequence[T]], None], batch: Sequence[T]) -> None:
+        """Run a batch of a stage; photos that have their answer already are left out."""
+
+        def still_wanted(items: Sequence[T]) -> None:
+            if wanted := [item for item in items if item.photo in self._inside]:
+                run(wanted)
+
         try:
-            stage(batch)
-            return
-        except Exception as error:
-            if len(batch) == 1:
-                self._fail(batch[0].photo, error)
-                return
-            _log.warning("a batch of %d failed and is run item by item: %s", len(batch), error)
-        for item in batch:
-            if item.photo in self._inside:
-                try:
-                    stage([item])
-                except Exception as error:
-                    self._fail(item.photo, error)
+            run_batch(still_wanted, batch, self._limits[stage], lambda item, error: self._fail(item.photo, error))
+        except DeviceLostError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: DeviceLostError) -> None:
+        """The device is gone: everybody inside is told, and nobody comes in any more."""
+        _log.error("the device is lost: %s", error)
+        with self._changed:
+            self._broken = error
+            self._room.notify_all()
+        for photo in tuple(self._inside):
+            self._fail(photo, error)
 
     def _finish(self, photo: Photo) -> None:
         try:
@@ -243,6 +284,8 @@ class Scheduler:
             self._fail(photo, error)
 
     def _fail(self, photo: Photo, error: Exception) -> None:
+        if photo not in self._inside:
+            return  # it has its answer; what a stage found missing afterwards is no news
         if not isinstance(error, (FacefleetError, InternalError)):
             _log.error("unexpected error", exc_info=error)
             failure = InternalError(f"{type(error).__name__}: {error}")
@@ -250,27 +293,82 @@ class Scheduler:
             error = failure
         self._answer(photo, Outcome(error=error))
 
+    def _expire(self) -> None:
+        """Answer every photo whose deadline has passed, wherever it waits."""
+        now = time.monotonic()
+        with self._changed:
+            late = [photo for photo in self._inside if photo.deadline is not None and photo.deadline <= now]
+        for photo in late:
+            self._fail(photo, DeadlineError("the deadline passed before the photo was finished"))
+
     def _answer(self, photo: Photo, outcome: Outcome[Faces]) -> None:
         """Give a photo its one answer."""
         future = photo.future
-        waited_for = self._leave(photo) and not future.done()
+        served = not isinstance(outcome.error, (DeadlineError, ClosedError))
+        waited_for = self._leave(photo, served=served) and not future.done()
         if waited_for and (future.running() or future.set_running_or_notify_cancel()):
             future.set_result(outcome)
 
-    def _leave(self, photo: Photo) -> bool:
+    def _leave(self, photo: Photo, *, served: bool = True) -> bool:
         """Take a photo out and free what it holds; False if it has left already."""
         with self._changed:
             if photo not in self._inside:
                 return False
             self._inside.remove(photo)
-            self._held_bytes -= photo.held_bytes if photo not in self._loaded else 0
-            photo.held_bytes = 0
+            if photo.ticket is not None:
+                self._new.cancel(photo.ticket)
+            if photo in self._loaded:
+                self._loaded.remove(photo)
+            self._held_bytes -= photo.counted_bytes
+            photo.counted_bytes = 0
             photo.loaded = photo.image = None
+            now = time.monotonic()
+            self._admission.leave(now, size_bytes=photo.entry_bytes, client=photo.client, served=served)
             self._changed.notify()
-        self._slots.release()
+            self._room.notify()
         return True
 
     def _count(self, stage: str, items: int, started: float) -> None:
         entry = self._seconds.setdefault(stage, [0, 0.0])
         entry[0] += items
         entry[1] += time.perf_counter() - started
+
+
+class _Deadlines:
+    """A thread that calls back when the next deadline comes; it starts with the first one."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._changed = threading.Condition()
+        self._times: list[float] = []
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def set(self, deadline: float) -> None:
+        with self._changed:
+            self._times.append(deadline)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="facefleet-deadlines", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                due = [deadline for deadline in self._times if deadline <= now]
+                while not due and not self._closed:
+                    self._changed.wait(min(self._times) - now if self._times else None)
+                    now = time.monotonic()
+                    due = [deadline for deadline in self._times if deadline <= now]
+                if self._closed:
+                    return
+                self._times = [deadline for deadline in self._times if deadline > now]
+            self._call()

@@ -1,0 +1,123 @@
+"""Who may come in: bounds by count and bytes, a fair share for every client, and when to come again.
+
+Owns the counts of what is inside. Refuses locks and clocks: the caller holds a lock and hands the time in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from facefleet.errors import QueueFullError
+
+_LEAST_RETRY_S, _MOST_RETRY_S = 0.05, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may be inside.
+
+    Attributes:
+        max_items: Items.
+        max_bytes: Bytes; one item always fits an empty house.
+        share: A client may hold so many times what is still free. With 4, one client alone gets four fifths, two get
+            four ninths each, and there is always room for a newcomer. Anonymous items are not limited by it.
+    """
+
+    max_items: int
+    max_bytes: int
+    share: float = 4.0
+
+
+class Admission:
+    """Counts what is inside, and refuses at once what is too much.
+
+    The share of a client is the dynamic threshold of Choudhury and Hahne (IEEE/ACM Transactions on Networking 6(2),
+    1998): a client is refused when it holds more than `share` times the free room. It needs no list of clients.
+
+    Args:
+        bounds: How much may be inside.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.items = 0
+        self.bytes = 0
+        self._clients: dict[Hashable, int] = {}
+        self._busy_since: float | None = None
+        self._busy_s = 0.0
+        self._served = 0.0
+
+    def enter(self, now: float, *, size_bytes: int, client: Hashable = None) -> None:
+        """Let an item in.
+
+        Args:
+            now: The time.
+            size_bytes: What it holds.
+            client: Whose it is; None: nobody's in particular.
+
+        Raises:
+            QueueFullError: Not now; `retry_after_s` says when.
+        """
+        free = self.bounds.max_items - self.items
+        if free < 1:
+            raise self._refusal(now, f"{self.items} items are waiting or running, the limit is {self.bounds.max_items}")
+        if self.items and self.bytes + size_bytes > self.bounds.max_bytes:
+            raise self._refusal(now, f"{self.bytes} bytes are inside, the limit is {self.bounds.max_bytes}")
+        held = self._clients.get(client, 0)
+        if client is not None and held >= max(1.0, self.bounds.share * free):
+            raise self._refusal(now, f"this client has {held} items inside already, {free} places are left for all")
+        if self._busy_since is None:
+            self._busy_since = now
+        self.items += 1
+        self.bytes += size_bytes
+        if client is not None:
+            self._clients[client] = held + 1
+
+    def leave(self, now: float, *, size_bytes: int, client: Hashable = None, served: bool = True) -> None:
+        """Let an item out.
+
+        Args:
+            now: The time.
+            size_bytes: As it entered.
+            client: As it entered.
+            served: Whether it was worked on; what expired or was taken back says nothing about the rate.
+        """
+        self.items -= 1
+        self.bytes -= size_bytes
+        if client is not None:
+            left = self._clients[client] - 1
+            if left:
+                self._clients[client] = left
+            else:
+                del self._clients[client]
+        self._served += served
+        self._tick(now)
+        if not self.items:
+            self._busy_since = None
+
+    def rate(self, now: float) -> float:
+        """Items served a second of the time that there were any; 0.0 while not known."""
+        self._tick(now)
+        return self._served / self._busy_s if self._busy_s > 0 else 0.0
+
+    def retry_after_s(self, now: float) -> float:
+        """Seconds until half of what is inside will have been served, 0.05 to 60; 1 while that is not known."""
+        rate = self.rate(now)
+        if not rate:
+            return 1.0
+        return min(max(self.items / 2 / rate, _LEAST_RETRY_S), _MOST_RETRY_S)
+
+    def _tick(self, now: float) -> None:
+        """Advance the busy time; both sums fade with a half-life of ten busy seconds."""
+        if self._busy_since is None:
+            return
+        passed = max(now - self._busy_since, 0.0)
+        self._busy_since = now
+        fade = math.exp2(-passed / 10.0)
+        self._served *= fade
+        self._busy_s = self._busy_s * fade + passed
+
+    def _refusal(self, now: float, why: str) -> QueueFullError:
+        return QueueFullError(why, retry_after_s=self.retry_after_s(now))
