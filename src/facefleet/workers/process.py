@@ -1,0 +1,192 @@
+"""The inside of a worker process.
+
+Owns the process' threads: the main thread reads messages, `instances` threads run batches, one sends heartbeats. The
+process ends when its parent does, when it is told to, and when its device is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from facefleet.batching import SizeLimit, run_batch
+from facefleet.errors import BadOutputError, DeviceLostError, FacefleetError, InternalError
+from facefleet.types import Outcome
+from facefleet.workers.arena import Mapping as ArenaMapping
+from facefleet.workers.channel import Channel, Sent, needed_bytes, read_buffers, write_buffers
+from facefleet.workers.handler import BatchHandler, Handler, StreamHandler, WorkerSpec
+from facefleet.workers.work import Payload
+
+_log = logging.getLogger(__name__)
+Answers: TypeAlias = "dict[int, Outcome[Payload]]"
+BEAT_S = 0.5
+LOST = 70
+"""Exit status of a worker whose device is lost (EX_SOFTWARE)."""
+
+
+class _Worker:
+    def __init__(self, channel: Channel, spec: WorkerSpec, arena: ArenaMapping) -> None:
+        self._channel = channel
+        self._spec = spec
+        self._arena = arena
+        self._batches: queue.SimpleQueue[tuple[int, list[tuple[Sent, Payload]]] | None] = queue.SimpleQueue()
+        self._limit = SizeLimit(2**31)
+        self._items = 0
+        self._busy_s = 0.0
+        self._open: dict[int, tuple[int, Sent]] = {}
+        self._handler: Handler | None = None
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Until told to stop; the parent's end is ours too."""
+        self._channel.send(("state", "starting", os.getpid()))
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        try:
+            handler = self._spec.handler.create()
+            self._channel.send(("state", "warming", None))
+            facts = dict(handler.open())
+        except Exception as error:
+            self._channel.send(("failed", _portable(error)))
+            return
+        self._handler = handler
+        threads = []
+        if isinstance(handler, BatchHandler):
+            threads = [
+                threading.Thread(target=self._serve, args=(handler,), name=f"instance-{i}", daemon=True)
+                for i in range(self._spec.instances)
+            ]
+        for thread in threads:
+            thread.start()
+        self._channel.send(("state", "ready", facts))
+        self._listen()
+        self._stopping.set()
+        for _ in threads:
+            self._batches.put(None)
+        for thread in threads:
+            thread.join()
+        handler.close()
+        self._channel.send(("bye",))
+
+    def _listen(self) -> None:
+        while True:
+            message = self._channel.receive()
+            if message[0] == "stop":
+                return
+            _, number, works = message
+            batch = [(sent, self._payload(sent)) for sent in works]
+            handler = self._handler
+            if isinstance(handler, StreamHandler):
+                for sent, payload in batch:
+                    self._open[sent.number] = (number, sent)
+                    handler.start(sent.number, payload, self._replied)
+            else:
+                self._batches.put((number, batch))
+
+    def _payload(self, sent: Sent) -> Payload:
+        if isinstance(sent.where, int):
+            return Payload(sent.meta[1], self._channel.frames(sent.meta[0]))
+        return Payload(sent.meta, read_buffers(self._arena.view, sent.where))
+
+    def _serve(self, handler: BatchHandler) -> None:
+        while (entry := self._batches.get()) is not None:
+            number, batch = entry
+            outcomes: Answers = {}
+
+            def attempt(part: Sequence[tuple[Sent, Payload]], into: Answers = outcomes) -> None:
+                found = handler.run([payload for _, payload in part])
+                if len(found) != len(part):
+                    raise BadOutputError(f"{len(found)} answers to a batch of {len(part)}")
+                into.update((sent.number, outcome) for (sent, _), outcome in zip(part, found, strict=True))
+
+            def fail(item: tuple[Sent, Payload], error: Exception, into: Answers = outcomes) -> None:
+                into[item[0].number] = Outcome(error=_portable(error))
+
+            started = time.perf_counter()
+            try:
+                run_batch(attempt, batch, self._limit, fail)
+            except DeviceLostError as error:
+                self._end(error)
+            self._busy_s += time.perf_counter() - started
+            self._items += len(batch)
+            self._send(number, [(sent, outcomes[sent.number]) for sent, _ in batch])
+
+    def _replied(self, work: int, outcome: Outcome[Payload]) -> None:
+        if isinstance(outcome.error, DeviceLostError):
+            self._end(outcome.error)
+        number, sent = self._open.pop(work)
+        self._items += 1
+        self._send(number, [(sent, outcome)])
+
+    def _send(self, batch: int, answers: Sequence[tuple[Sent, Outcome[Payload]]]) -> None:
+        """Answer works of a batch, results in the arena where they fit."""
+        message: list[tuple[int, bool | None, Any, tuple[Any, ...]]] = []
+        frames: list[Any] = []
+        for sent, outcome in answers:
+            if outcome.error is not None:
+                message.append((sent.number, False, outcome.error, ()))
+                continue
+            payload = outcome.unwrap()
+            if sent.result is not None and needed_bytes(payload) <= sent.result[1]:
+                spans = write_buffers(self._arena.view, sent.result[0], payload)
+                message.append((sent.number, True, payload.meta, spans))
+            else:
+                frames += payload.buffers
+                message.append((sent.number, None, payload.meta, tuple(len(b) for b in payload.buffers)))
+        self._channel.send(("done", batch, message), frames)
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(BEAT_S):
+            facts: Mapping[str, Any] = {} if self._handler is None else self._handler.facts()
+            limit = None if self._limit.size == 2**31 else self._limit.size
+            own = {"items": self._items, "busy_s": self._busy_s, "rss_bytes": resident_bytes(), "batch_limit": limit}
+            try:
+                self._channel.send(("beat", {**own, **facts}))
+            except OSError:
+                return
+
+    def _end(self, error: DeviceLostError) -> None:
+        """Say why, and end now: what this process could still do with its device is not to be trusted."""
+        self._channel.send(("lost", _portable(error)))
+        os._exit(LOST)
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Resident memory of a process; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _portable(error: Exception) -> FacefleetError | InternalError:
+    """An error that can cross to the parent."""
+    if isinstance(error, (FacefleetError, InternalError)):
+        return error
+    _log.error("unexpected error in a worker", exc_info=error)
+    return InternalError(f"{type(error).__name__}: {error}")
+
+
+def main(fd: int) -> int:
+    """Run a worker on the channel with descriptor `fd`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    channel = Channel(fd)
+    try:
+        _, path, arena_fd, arena_size, log_level = channel.receive()
+        sys.path[:] = path
+        _, spec = channel.receive()
+        assert isinstance(spec, WorkerSpec)
+        logging.basicConfig(level=log_level, format=f"[%(asctime)s] %(levelname)s {spec.name}: %(message)s")
+        if spec.cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, spec.cores)
+        _Worker(channel, spec, ArenaMapping(arena_fd, arena_size)).run()
+    except (EOFError, OSError):
+        os._exit(0)  # the parent is gone: nobody waits for anything
+    return 0
