@@ -13,6 +13,8 @@ import os
 import tempfile
 from dataclasses import dataclass
 
+import numpy as np
+
 _ALIGN = 64
 
 
@@ -54,6 +56,7 @@ class Arena:
         self.fd = memory_file(self.size)
         self._map = mmap.mmap(self.fd, self.size)
         self.view = memoryview(self._map)
+        self._address = np.frombuffer(self.view[:1], np.uint8).ctypes.data
         self._free: list[tuple[int, int]] = [(0, self.size)]  # (offset, size), rising, never adjacent
 
     @property
@@ -87,6 +90,10 @@ class Arena:
             before, more = self._free.pop(index)
             offset, size = before, size + more
         self._free.insert(index, (offset, size))
+
+    def offset_of(self, view: memoryview) -> int:
+        """Where a view of the arena begins."""
+        return np.frombuffer(view, np.uint8).ctypes.data - self._address
 
     def close(self) -> None:
         """Give the memory back; views that somebody still holds keep it alive until they go."""

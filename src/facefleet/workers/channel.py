@@ -8,38 +8,19 @@ from __future__ import annotations
 
 import pickle
 import socket
+import struct
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from facefleet.workers.work import Buffer, Payload
 
 Span: TypeAlias = "tuple[int, int]"
 """Offset and bytes in the arena."""
-Where: TypeAlias = "tuple[Span, ...] | int"
-"""Where the buffers of a payload are: in the arena, or in so many raw frames after the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A work in a message to a worker.
-
-    Attributes:
-        number: The work's.
-        meta: Of the payload.
-        where: Its buffers.
-        result: Room for the results in the arena; None: none.
-    """
-
-    number: int
-    meta: Any
-    where: Where
-    result: Span | None
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Sent, (self.number, self.meta, self.where, self.result))
+_HEAD = struct.Struct("<IQ")
+_READ = 1 << 16
 
 
 class Channel:
@@ -50,52 +31,102 @@ class Channel:
     """
 
     def __init__(self, fd: int) -> None:
-        self._connection = Connection(fd)
+        self._socket = socket.socket(fileno=fd)
         self._lock = threading.Lock()
+        self._buffer = bytearray()
 
     def fileno(self) -> int:
         """For selectors."""
-        return self._connection.fileno()
+        return self._socket.fileno()
 
     def send(self, message: tuple[Any, ...], frames: Sequence[Buffer] = ()) -> None:
-        """Send a message, and raw frames after it.
+        """Send a message, and raw frames with it.
 
         Raises:
             OSError: The other side is gone.
         """
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        head = _HEAD.pack(len(frames), len(data))
+        if not frames:
+            with self._lock:
+                self._socket.sendall(head + data)
+            return
+        sizes = struct.pack(f"<{len(frames)}Q", *map(len, frames))
         with self._lock:
-            self._connection.send_bytes(data)
+            self._socket.sendall(head + sizes + data)
             for frame in frames:
-                self._connection.send_bytes(frame if len(frame) else b"\0")
+                self._socket.sendall(frame)
 
-    def receive(self) -> tuple[Any, ...]:
-        """The next message; its frames are read with `frames`.
+    def receive(self) -> tuple[tuple[Any, ...], tuple[bytes, ...]]:
+        """The next message with its frames; waits for it.
 
         Raises:
             EOFError: The other side is gone.
-            OSError: Likewise, in the middle.
+            OSError: Likewise.
         """
-        message = pickle.loads(self._connection.recv_bytes())  # noqa: S301  # our own other end
-        assert isinstance(message, tuple)
+        while (message := self._complete()) is None:
+            self._fill(self._socket.recv(_READ))
         return message
 
-    def frames(self, sizes: Sequence[int]) -> tuple[bytes, ...]:
-        """Raw frames after a message, of known sizes."""
-        return tuple(self._connection.recv_bytes()[:size] for size in sizes)
+    def received(self) -> Iterator[tuple[tuple[Any, ...], tuple[bytes, ...]]]:
+        """The messages that are here in full, with their frames; waits for nothing.
 
-    def waiting(self) -> bool:
-        """Whether something can be received, the end included."""
-        return self._connection.poll()
+        Raises:
+            EOFError: The other side is gone, after everything that came before.
+            OSError: Likewise.
+        """
+        while True:
+            try:
+                data = self._socket.recv(_READ, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            self._fill(data)
+            while (message := self._complete()) is not None:
+                yield message
+            if len(data) < _READ:
+                return
 
     def close(self) -> None:
         """Close this end."""
-        self._connection.close()
+        self._socket.close()
+
+    def _fill(self, data: bytes) -> None:
+        if not data:
+            raise EOFError("the other side of the channel is gone")
+        self._buffer += data
+
+    def _complete(self) -> tuple[tuple[Any, ...], tuple[bytes, ...]] | None:
+        """Take a message off the buffer; None while it is not there in full."""
+        buffer = self._buffer
+        start = _HEAD.size
+        if len(buffer) < start:
+            return None
+        count, length = _HEAD.unpack_from(buffer)
+        sizes: tuple[int, ...] = ()
+        if count:
+            start += 8 * count
+            if len(buffer) < start:
+                return None
+            sizes = struct.unpack_from(f"<{count}Q", buffer, _HEAD.size)
+        end = start + length
+        if len(buffer) < end + sum(sizes):
+            return None
+        message = pickle.loads(memoryview(buffer)[start:end])  # noqa: S301  # our own other end
+        frames = []
+        for size in sizes:
+            frames.append(bytes(memoryview(buffer)[end : end + size]))
+            end += size
+        del buffer[:end]
+        return message, tuple(frames)
 
 
 def pair() -> tuple[Channel, int]:
-    """This side of a new channel, and the descriptor of the other, for a child."""
+    """This side of a new channel, and the descriptor of the other, for a child.
+
+    A child that does not read for ten seconds fails what we send: nobody here may wait for a hung process.
+    """
     ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 10, 0))
     return Channel(ours.detach()), theirs.detach()
 
 
@@ -106,13 +137,21 @@ def write_buffers(view: memoryview, offset: int, payload: Payload) -> tuple[Span
         size = len(buffer)
         view[offset : offset + size] = buffer
         spans.append((offset, size))
-        offset += size + -size % 16
+        offset += padded(size)
     return tuple(spans)
+
+
+def padded(size: int) -> int:
+    """Room that a buffer of `size` bytes takes: the next begins at a multiple of 16."""
+    return size + -size % 16
 
 
 def needed_bytes(payload: Payload) -> int:
     """Room that `write_buffers` takes."""
-    return sum(len(buffer) + -len(buffer) % 16 for buffer in payload.buffers)
+    buffers = payload.buffers
+    if len(buffers) == 1:
+        return padded(len(buffers[0]))
+    return sum(padded(len(buffer)) for buffer in buffers)
 
 
 def read_buffers(view: memoryview, spans: Sequence[Span]) -> tuple[memoryview, ...]:

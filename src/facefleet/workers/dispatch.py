@@ -102,13 +102,14 @@ class Dispatcher:
     def dispatch(self, now: float) -> list[Batch]:
         """Hand out what may go now; the caller sends it."""
         sent: list[Batch] = []
-        for stage in self.batchers:
-            seats = [seat for seat in self.seats.values() if seat.stage == stage and seat.open]
-            if not seats:
+        for stage, batcher in self.batchers.items():
+            suspects = self._suspects[stage]
+            if not (len(batcher) or suspects or self._returned[stage]):
                 continue
-            sent += self._send_suspects(stage, seats, now)
-            if self.waiting(stage) > len(self._suspects[stage]):
-                sent += self._send_batches(stage, seats, now)
+            seats = [seat for seat in self.seats.values() if seat.stage == stage and seat.open]
+            if suspects:
+                sent += self._send_suspects(stage, seats, now)
+            sent += self._send_batches(stage, seats, now)
         return sent
 
     def finished(self, worker: str, batch: int, number: int) -> Work | None:
@@ -230,17 +231,24 @@ class Dispatcher:
 
     def _send_batches(self, stage: str, seats: list[Seat], now: float) -> list[Batch]:
         sent = []
+        batcher = self.batchers[stage]
         upstream = self._upstream.get(stage)
         expecting = upstream is not None and self.waiting(upstream) + self._running[upstream] > 0
         # First those that run nothing, then those that would hold a full batch in hand.
         for idle in (True, False):
-            free = [s for s in seats if not s.alone and (len(s.batches) < s.instances) == idle]
-            while free := [s for s in free if len(s.batches) < (s.instances if idle else s.depth)]:
-                seat = min(free, key=lambda seat: seat.cost)
+            free = [
+                seat
+                for seat in seats
+                if not seat.alone and len(seat.batches) < seat.depth and (len(seat.batches) < seat.instances) == idle
+            ]
+            while free and (len(batcher) or self._returned[stage]):
+                seat = min(free, key=_outstanding) if len(free) > 1 else free[0]
                 works = self._next(stage, now, len(free), expecting=expecting, only_full=not idle)
                 if not works:
                     break
                 sent.append(self._hand_out(seat, works, now))
+                if len(seat.batches) >= (seat.instances if idle else seat.depth):
+                    free.remove(seat)
         return sent
 
     def _next(self, stage: str, now: float, seats: int, *, expecting: bool, only_full: bool) -> list[Work]:
@@ -283,6 +291,10 @@ class Dispatcher:
         for queue in (self._suspects[work.stage], self._returned[work.stage]):
             if work in queue:
                 queue.remove(work)
+
+
+def _outstanding(seat: Seat) -> float:
+    return seat.cost
 
 
 def _settled(work: Work) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ from facefleet.workers.worker import Worker, WorkerState, WorkerStatus
 
 _log = logging.getLogger(__name__)
 _READY_STATES = (WorkerState.READY, WorkerState.DRAINING)
+_LOOK_S = 0.1  # how often it is looked for workers that hang or are silent
 Answer = tuple[Work, Outcome[Payload]]
 
 
@@ -91,7 +93,7 @@ class Fleet:
         self._wake_read = self._wake_write = -1
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._sleeps_until = 0.0
+        self._sleeps_until = self._look_at = 0.0
         self.requeued = self.quarantined = 0
 
     def open(self) -> None:
@@ -302,7 +304,7 @@ class Fleet:
     def _timeout(self) -> float:
         """Until something may be due; heartbeats and hung works are looked at a few times a second."""
         now = time.monotonic()
-        times = [now + 0.25, *(w.restart_at for w in self._workers.values() if w.restart_at is not None)]
+        times = [self._look_at, *(w.restart_at for w in self._workers.values() if w.restart_at is not None)]
         wake = self.dispatcher.wake_at()
         if wake is not None:
             times.append(wake)
@@ -310,18 +312,20 @@ class Fleet:
         return max(0.0, self._sleeps_until - now)
 
     def _read(self, worker: Worker, answers: list[Answer]) -> None:
-        channel = worker.channel
         try:
-            while channel is not None and channel is worker.channel and channel.waiting():
-                self._heard(worker, channel.receive(), answers)
+            if worker.channel is not None:
+                for message, frames in worker.channel.received():
+                    self._heard(worker, message, iter(frames), answers)
+                    if worker.channel is None:
+                        return
         except (EOFError, OSError):
             self._ended(worker, answers)
 
-    def _heard(self, worker: Worker, message: tuple[Any, ...], answers: list[Answer]) -> None:
+    def _heard(self, worker: Worker, message: tuple[Any, ...], frames: Iterator[bytes], answers: list[Answer]) -> None:
         worker.heard = time.monotonic()
         kind = message[0]
         if kind == "done":
-            self._results(worker, message[1], message[2], answers)
+            self._results(worker, message[1], message[2], frames, answers)
         elif kind == "beat":
             worker.facts.update(message[1])
         elif kind == "state":
@@ -339,11 +343,18 @@ class Fleet:
             _log.error("%s: %s", worker.spec.name, message[1])
             self._ended(worker, answers)
 
-    def _results(self, worker: Worker, batch: int, results: Sequence[tuple[Any, ...]], answers: list[Answer]) -> None:
+    def _results(
+        self,
+        worker: Worker,
+        batch: int,
+        results: Sequence[tuple[Any, ...]],
+        frames: Iterator[bytes],
+        answers: list[Answer],
+    ) -> None:
         assert self._shipping is not None
         worker.answered += len(results)
         for result in results:
-            outcome, slot = self._shipping.result(worker, result)
+            outcome, slot = self._shipping.result(worker, batch, result, frames)
             work = self.dispatcher.finished(worker.seat, batch, result[0])
             if work is None or work.answered:
                 if slot is not None:
@@ -359,6 +370,9 @@ class Fleet:
         now = time.monotonic()
         for work in self.dispatcher.expire(now):
             self._claim(answers, work, Outcome(error=DeadlineError("the deadline passed before it was finished")))
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_S
         for seat, late in self.dispatcher.overdue(now, self.options.hang_s):
             worker = self._seated[seat.name]
             worker.error = InternalError(f"hung: a work was out for {now - late[0].sent_at:.0f} s")
@@ -369,10 +383,8 @@ class Fleet:
                 self._start_again(worker, answers)
             elif worker.process is None:
                 continue
-            elif worker.process.poll() is not None and worker.channel is not None and not worker.channel.waiting():
-                self._ended(worker, answers)
             elif worker.heard + self._patience(worker) <= now:
-                worker.error = InternalError(f"no sign of life for {now - worker.heard:.0f} s")
+                worker.error = worker.error or InternalError(f"no sign of life for {self._patience(worker):.0f} s")
                 _log.error("%s: %s", worker.spec.name, worker.error)
                 self._ended(worker, answers)
 
@@ -519,8 +531,10 @@ class Fleet:
         """Send what may go; with the lock held."""
         assert self._shipping is not None
         for batch in self.dispatcher.dispatch(time.monotonic()):
-            if not self._shipping.send(self._seated[batch.worker], batch):
-                self._wake()  # the fleet's thread finds that it is gone, and moves what it had
+            worker = self._seated[batch.worker]
+            if not self._shipping.send(worker, batch):
+                worker.heard = -math.inf  # the fleet's thread ends it, and moves what it had
+                self._wake()
 
     def _claim(self, answers: list[Answer], work: Work, outcome: Outcome[Payload]) -> None:
         """Decide the one answer of a work; it is given once the lock is released."""

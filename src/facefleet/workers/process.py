@@ -6,6 +6,7 @@ process ends when its parent does, when it is told to, and when its device is lo
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import queue
@@ -13,7 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +23,7 @@ from facefleet.batching import SizeLimit, run_batch
 from facefleet.errors import BadOutputError, DeviceLostError, FacefleetError, InternalError
 from facefleet.types import Outcome
 from facefleet.workers.arena import Mapping as ArenaMapping
-from facefleet.workers.channel import Channel, Sent, needed_bytes, read_buffers, write_buffers
+from facefleet.workers.channel import Channel, Span, needed_bytes, read_buffers, write_buffers
 from facefleet.workers.handler import BatchHandler, Handler, StreamHandler, WorkerSpec
 from facefleet.workers.work import Payload
 
@@ -32,16 +34,25 @@ LOST = 70
 """Exit status of a worker whose device is lost (EX_SOFTWARE)."""
 
 
+@dataclass(slots=True)
+class _Task:
+    """A work as it arrived: its number, what to do, and where its result goes."""
+
+    number: int
+    payload: Payload
+    result: Span | None
+
+
 class _Worker:
     def __init__(self, channel: Channel, spec: WorkerSpec, arena: ArenaMapping) -> None:
         self._channel = channel
         self._spec = spec
         self._arena = arena
-        self._batches: queue.SimpleQueue[tuple[int, list[tuple[Sent, Payload]]] | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[tuple[int, list[_Task]] | None] = queue.SimpleQueue()
         self._limit = SizeLimit(2**31)
         self._items = 0
         self._busy_s = 0.0
-        self._open: dict[int, tuple[int, Sent]] = {}
+        self._open: dict[int, tuple[int, _Task]] = {}
         self._handler: Handler | None = None
         self._stopping = threading.Event()
 
@@ -77,37 +88,40 @@ class _Worker:
 
     def _listen(self) -> None:
         while True:
-            message = self._channel.receive()
+            message, frames = self._channel.receive()
             if message[0] == "stop":
                 return
-            _, number, works = message
-            batch = [(sent, self._payload(sent)) for sent in works]
+            _, number, works, room = message
+            unused = iter(frames)
+            batch = [self._task(work, position, room, unused) for position, work in enumerate(works)]
             handler = self._handler
             if isinstance(handler, StreamHandler):
-                for sent, payload in batch:
-                    self._open[sent.number] = (number, sent)
-                    handler.start(sent.number, payload, self._replied)
+                for task in batch:
+                    self._open[task.number] = (number, task)
+                    handler.start(task.number, task.payload, self._replied)
             else:
                 self._batches.put((number, batch))
 
-    def _payload(self, sent: Sent) -> Payload:
-        if isinstance(sent.where, int):
-            return Payload(sent.meta[1], self._channel.frames(sent.meta[0]))
-        return Payload(sent.meta, read_buffers(self._arena.view, sent.where))
+    def _task(self, work: tuple[int, Any, Any], position: int, room: Span | None, frames: Iterator[bytes]) -> _Task:
+        number, meta, where = work
+        result = None if room is None else (room[0] + position * room[1], room[1])
+        if isinstance(where, int):
+            return _Task(number, Payload(meta, tuple(itertools.islice(frames, where))), result)
+        return _Task(number, Payload(meta, read_buffers(self._arena.view, where)), result)
 
     def _serve(self, handler: BatchHandler) -> None:
         while (entry := self._batches.get()) is not None:
             number, batch = entry
             outcomes: Answers = {}
 
-            def attempt(part: Sequence[tuple[Sent, Payload]], into: Answers = outcomes) -> None:
-                found = handler.run([payload for _, payload in part])
+            def attempt(part: Sequence[_Task], into: Answers = outcomes) -> None:
+                found = handler.run([task.payload for task in part])
                 if len(found) != len(part):
                     raise BadOutputError(f"{len(found)} answers to a batch of {len(part)}")
-                into.update((sent.number, outcome) for (sent, _), outcome in zip(part, found, strict=True))
+                into.update((task.number, outcome) for task, outcome in zip(part, found, strict=True))
 
-            def fail(item: tuple[Sent, Payload], error: Exception, into: Answers = outcomes) -> None:
-                into[item[0].number] = Outcome(error=_portable(error))
+            def fail(task: _Task, error: Exception, into: Answers = outcomes) -> None:
+                into[task.number] = Outcome(error=_portable(error))
 
             started = time.perf_counter()
             try:
@@ -116,30 +130,30 @@ class _Worker:
                 self._end(error)
             self._busy_s += time.perf_counter() - started
             self._items += len(batch)
-            self._send(number, [(sent, outcomes[sent.number]) for sent, _ in batch])
+            self._send(number, [(task, outcomes[task.number]) for task in batch])
 
     def _replied(self, work: int, outcome: Outcome[Payload]) -> None:
         if isinstance(outcome.error, DeviceLostError):
             self._end(outcome.error)
-        number, sent = self._open.pop(work)
+        number, task = self._open.pop(work)
         self._items += 1
-        self._send(number, [(sent, outcome)])
+        self._send(number, [(task, outcome)])
 
-    def _send(self, batch: int, answers: Sequence[tuple[Sent, Outcome[Payload]]]) -> None:
+    def _send(self, batch: int, answers: Sequence[tuple[_Task, Outcome[Payload]]]) -> None:
         """Answer works of a batch, results in the arena where they fit."""
-        message: list[tuple[int, bool | None, Any, tuple[Any, ...]]] = []
+        message: list[tuple[int, bool | None, Any, Any]] = []
         frames: list[Any] = []
-        for sent, outcome in answers:
+        for task, outcome in answers:
             if outcome.error is not None:
-                message.append((sent.number, False, outcome.error, ()))
+                message.append((task.number, False, outcome.error, ()))
                 continue
             payload = outcome.unwrap()
-            if sent.result is not None and needed_bytes(payload) <= sent.result[1]:
-                spans = write_buffers(self._arena.view, sent.result[0], payload)
-                message.append((sent.number, True, payload.meta, spans))
+            if task.result is not None and needed_bytes(payload) <= task.result[1]:
+                spans = write_buffers(self._arena.view, task.result[0], payload)
+                message.append((task.number, True, payload.meta, spans))
             else:
                 frames += payload.buffers
-                message.append((sent.number, None, payload.meta, tuple(len(b) for b in payload.buffers)))
+                message.append((task.number, None, payload.meta, len(payload.buffers)))
         self._channel.send(("done", batch, message), frames)
 
     def _beat(self) -> None:
@@ -179,9 +193,9 @@ def main(fd: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     channel = Channel(fd)
     try:
-        _, path, arena_fd, arena_size, log_level = channel.receive()
+        (_, path, arena_fd, arena_size, log_level), _ = channel.receive()
         sys.path[:] = path
-        _, spec = channel.receive()
+        (_, spec), _ = channel.receive()
         assert isinstance(spec, WorkerSpec)
         logging.basicConfig(level=log_level, format=f"[%(asctime)s] %(levelname)s {spec.name}: %(message)s")
         if spec.cores and hasattr(os, "sched_setaffinity"):

@@ -66,6 +66,21 @@ class WorkerStatus:
 
 
 @dataclass(slots=True, eq=False)
+class Shipment:
+    """The shared memory of a batch that a worker has.
+
+    Attributes:
+        inputs: What holds its inputs.
+        result: Room for its results.
+        left: Works not answered yet.
+    """
+
+    inputs: list[Slot]
+    result: Slot | None
+    left: int
+
+
+@dataclass(slots=True, eq=False)
 class Worker:
     """One place for a worker process; the process may be replaced, the place stays.
 
@@ -75,7 +90,7 @@ class Worker:
         state: Where it is in its life.
         process: The present process.
         channel: To it.
-        slots: Work number -> shared memory that is its until it answers or ends: inputs, and room for the result.
+        shipments: Batch number -> shared memory that is its until it answers or ends.
         facts: What it said.
         heard: When it was last heard, on the monotonic clock.
         restarts: Times it was started again.
@@ -91,7 +106,7 @@ class Worker:
     state: WorkerState = WorkerState.STOPPED
     process: subprocess.Popen[bytes] | None = None
     channel: Channel | None = None
-    slots: dict[int, tuple[list[Slot], Slot | None]] = field(default_factory=dict)
+    shipments: dict[int, Shipment] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     heard: float = 0.0
     ready_at: float = 0.0
