@@ -19,12 +19,13 @@ from facefleet.ops import Letterbox
 from facefleet.types import Detections, EncodedImage, F32Array, FaceChips, Faces, Image, ImageSource, Outcome, RGBArray
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Photo:
     """A photo, its place in every stage, and where its answer goes.
 
     Attributes:
         source: The picture.
+        name: What to call it; empty: what the decoder calls it.
         keep_chips: Whether the answer has the aligned faces too.
         embed: Whether faces are embedded; else their vectors stay NaN.
         priority: Who goes first.
@@ -39,12 +40,12 @@ class Photo:
     priority: Priority = Priority.BULK
     deadline: float | None = None
     client: Hashable = None
+    name: str = ""
     future: Future[Outcome[Faces]] = field(default_factory=Future)
     # the scheduler, on entry
     entry_bytes: int = 0
     ticket: Ticket[Photo] | None = None
     # decode
-    name: str = ""
     loaded: EncodedImage | Image | None = None
     held_bytes: int = 0
     counted_bytes: int = 0

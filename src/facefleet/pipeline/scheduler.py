@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from facefleet.batching import Admission, Batcher, BatchPolicy, Bounds, SizeLimit, run_batch
-from facefleet.errors import ClosedError, DeadlineError, DeviceLostError, FacefleetError, InternalError, QueueFullError
+from facefleet.batching import Batcher, BatchPolicy, SizeLimit, run_batch
+from facefleet.errors import ClosedError, DeadlineError, DeviceLostError, FacefleetError, InternalError
+from facefleet.pipeline.door import Door
 from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
 from facefleet.pipeline.stages import Stages, assemble
 from facefleet.types import Faces, Outcome
@@ -49,10 +50,8 @@ class Scheduler:
     ) -> None:
         self._stages = stages
         self._max_bytes = max_bytes
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)
-        self._room = threading.Condition(lock)
-        self._admission = Admission(Bounds(max_images, max_bytes))
+        self._changed = threading.Condition()
+        self._door = Door(max_images=max_images, max_bytes=max_bytes)
         self._new: Batcher[Photo] = Batcher(BatchPolicy(1, 0.0))
         self._loaded: deque[Photo] = deque()
         self._detect: Batcher[DetectorInput] = Batcher(BatchPolicy(detect_batch, _MAX_DELAY_S))
@@ -61,7 +60,6 @@ class Scheduler:
         self._held_bytes = 0
         self._idle = 0
         self._closed = False
-        self._broken: DeviceLostError | None = None
         self._inside: set[Photo] = set()
         self._seconds: dict[str, list[float]] = {}
         self._timer = _Deadlines(self._expire)
@@ -87,40 +85,37 @@ class Scheduler:
             ClosedError: The scheduler is closed.
             DeviceLostError: The device is gone; a new engine may have it again.
         """
-        photo.entry_bytes = photo.source_bytes
+        self._door.enter(photo, wait=wait)
         with self._changed:
-            while True:
-                if self._closed:
-                    raise ClosedError("the engine is closed")
-                if self._broken is not None:
-                    raise self._broken
-                try:
-                    now = time.monotonic()
-                    self._admission.enter(now, size_bytes=photo.entry_bytes, client=photo.client)
-                    break
-                except QueueFullError:
-                    if not wait:
-                        raise
-                    self._room.wait()
-            self._inside.add(photo)
-            photo.ticket = self._new.add(photo, now=now, priority=photo.priority, deadline=photo.deadline)
+            if not self._closed:
+                self._inside.add(photo)
+                now = time.monotonic()
+                photo.ticket = self._new.add(photo, now=now, priority=photo.priority, deadline=photo.deadline)
             self._changed.notify()
+        if photo.ticket is None:
+            self._door.leave(photo, served=False)
+            raise ClosedError("the engine is closed")
         if photo.deadline is not None:
             self._timer.set(photo.deadline)
         return photo.future
 
     def close(self) -> None:
         """Stop: work in progress ends, photos still inside get a `ClosedError`."""
+        self._door.shut(ClosedError("the engine is closed"))
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            self._room.notify_all()
         self._timer.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
         for photo in tuple(self._inside):
             self._answer(photo, Outcome(error=ClosedError("the engine was closed before this photo was finished")))
+
+    def drain(self, deadline_s: float) -> None:
+        """Let nobody in any more, and wait until everybody inside has an answer, or until the deadline."""
+        self._door.shut(ClosedError("the engine is closing"))
+        self._door.wait_empty(deadline_s)
 
     def stage_seconds(self) -> dict[str, tuple[int, float]]:
         """For each stage: items done, and seconds that workers were busy with it."""
@@ -271,9 +266,7 @@ class Scheduler:
     def _give_up(self, error: DeviceLostError) -> None:
         """The device is gone: everybody inside is told, and nobody comes in any more."""
         _log.error("the device is lost: %s", error)
-        with self._changed:
-            self._broken = error
-            self._room.notify_all()
+        self._door.shut(error)
         for photo in tuple(self._inside):
             self._fail(photo, error)
 
@@ -322,10 +315,8 @@ class Scheduler:
             self._held_bytes -= photo.counted_bytes
             photo.counted_bytes = 0
             photo.loaded = photo.image = None
-            now = time.monotonic()
-            self._admission.leave(now, size_bytes=photo.entry_bytes, client=photo.client, served=served)
             self._changed.notify()
-            self._room.notify()
+        self._door.leave(photo, served=served)
         return True
 
     def _count(self, stage: str, items: int, started: float) -> None:

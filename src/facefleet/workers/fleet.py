@@ -427,14 +427,13 @@ class Fleet:
         now = time.monotonic()
         draining = worker.state is WorkerState.DRAINING
         self._unwatch(worker)
-        code = None if worker.process is None else worker.process.poll()
         worker.ended(now)
         given_up, held = self.dispatcher.lost(worker.seat, innocent=innocent)
         self._seated.pop(worker.seat, None)
         self._shipping.drop_all(worker)
         self.requeued += len(held) - len(given_up)
         self.quarantined += len(given_up)
-        why = worker.error or f"exit status {code}"
+        why = worker.why
         for work in given_up:
             error = QuarantinedError(f"{work.crashes} workers ended while it ran ({why})")
             self._claim(answers, work, Outcome(error=error))

@@ -98,7 +98,8 @@ class Worker:
         failures: Ends in a row of processes that answered nothing, since the last calm time.
         restart_at: When it is started again; None: it is not waiting for that.
         items: Works done by earlier processes.
-        error: Why it ended last.
+        error: Why it ended last, where it said so.
+        exit_status: Of the last process; negative: ended by a signal.
     """
 
     spec: WorkerSpec
@@ -118,6 +119,12 @@ class Worker:
     items: int = 0
     busy_s: float = 0.0
     error: Exception | None = None
+    exit_status: int | None = None
+
+    @property
+    def why(self) -> str:
+        """Why it ended last, in words."""
+        return str(self.error) if self.error is not None else f"exit status {self.exit_status}"
 
     def start(self, arena: Arena) -> None:
         """Start a process.
@@ -156,7 +163,7 @@ class Worker:
         """Reap the process, which is ending or dead; remember what it did, and when to try again."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
+            self.exit_status = self.process.wait()
         if self.channel is not None:
             self.channel.close()
         self.process = self.channel = None
@@ -189,5 +196,5 @@ class Worker:
             items=self.items + int(self.facts.get("items", 0)),
             busy_s=self.busy_s + float(self.facts.get("busy_s", 0.0)),
             facts=dict(self.facts),
-            error="" if self.error is None else str(self.error),
+            error=self.why if self.error or self.exit_status else "",
         )
