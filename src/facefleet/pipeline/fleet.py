@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from facefleet.batching import BatchPolicy
+from facefleet.batching import BatchPolicy, LinearTime
 from facefleet.config import Settings
 from facefleet.decode import Decoder
 from facefleet.errors import CancelledError, ClosedError, DeadlineError, FacefleetError, InternalError
@@ -41,6 +41,7 @@ _FACES_ROOM = 64 << 10
 _VECTOR_ROOM = 4096
 _BALANCE_S = 5.0
 _LEAST_IMAGES = 50
+StageSeconds = dict[str, tuple[int, float]]
 _log = logging.getLogger(__name__)
 
 
@@ -175,10 +176,10 @@ class FleetEngine:
     def _watch_balance(self) -> None:
         """Move devices between the stages as the number of faces a photo moves."""
         assert self._balance is not None
-        before = self.stage_seconds()
+        before = self.stage_seconds(), self._embed_times()
         while not self._stopping.wait(_BALANCE_S):
-            now = self.stage_seconds()
-            costs = stage_costs(before, now)
+            now = self.stage_seconds(), self._embed_times()
+            costs = stage_costs(before[0], now[0], now[1] - before[1], self._settings.batch.embed)
             if costs is None:
                 continue
             before = now
@@ -191,6 +192,11 @@ class FleetEngine:
                 new = self._specs(placement)
                 self._placement = placement
                 self.fleet.reload([spec for spec, was in zip(new, old, strict=True) if spec.stage != was.stage])
+
+    def _embed_times(self) -> LinearTime:
+        """Of all embedding workers together."""
+        sums = (s.facts["times"] for s in self.fleet.status() if s.stage == EMBED and "times" in s.facts)
+        return functools.reduce(LinearTime.__add__, (LinearTime(*each) for each in sums), LinearTime())
 
     def take_back(self, photo: Photo) -> None:
         """The caller does not want it any more."""
@@ -318,22 +324,28 @@ class FleetEngine:
                 photo.future.set_result(outcome)
 
 
-def stage_costs(before: dict[str, tuple[int, float]], now: dict[str, tuple[int, float]]) -> StageCosts | None:
+def stage_costs(before: StageSeconds, now: StageSeconds, embedding: LinearTime, embed_batch: int) -> StageCosts | None:
     """What the stages cost between two looks at `stage_seconds`; None where too little was done to tell.
 
     Seconds are those that the stages were busy, so they hold for devices that work on one thing at a time; for others
     their ratio does.
+
+    Args:
+        before: Items and seconds by stage.
+        now: The same, later.
+        embedding: Batches of faces in between.
+        embed_batch: Faces a batch when there are enough: idle embedders run smaller ones, which cost more a face.
     """
 
     def passed(stage: str) -> tuple[int, float]:
         first, last = before.get(stage, (0, 0.0)), now.get(stage, (0, 0.0))
         return last[0] - first[0], last[1] - first[1]
 
-    images, faces = passed("align")[0], passed(EMBED)[0]
-    if images < _LEAST_IMAGES or faces < 1:
+    images = passed("align")[0]
+    if images < _LEAST_IMAGES or embedding.items < 1 or embedding.batches < 0:
         return None
     detect_s = sum(passed(stage)[1] for stage in ("load", "decode", "detect", "align"))
-    return StageCosts(detect_s / images, passed(EMBED)[1] / faces, faces / images)
+    return StageCosts(detect_s / images, embedding.item_s(embed_batch), embedding.items / images)
 
 
 def _taken_back(engine: weakref.ref[FleetEngine], photo: weakref.ref[Photo], future: Future[Any]) -> None:

@@ -94,6 +94,10 @@ class EmbedHandler(BatchHandler):
         """Give it back."""
         self._stack.close()
 
+    def size(self, payload: Payload) -> float:
+        """Faces."""
+        return float(payload.meta[0])
+
     def run(self, batch: Sequence[Payload]) -> Sequence[Outcome[Payload]]:
         """Embed: each payload holds the chips of some faces of one photo; meta is their shape."""
         assert self._embedder is not None

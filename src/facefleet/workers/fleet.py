@@ -160,6 +160,7 @@ class Fleet:
                 return False
             self.dispatcher.cancel(work)
             work.answered = True
+            self._dispatch()  # what waited for it to come need not wait any more
         work.done(Outcome(error=CancelledError("taken back")))
         return True
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from facefleet.batching import SizeLimit, run_batch
+from facefleet.batching import LinearTime, SizeLimit, run_batch
 from facefleet.errors import BadOutputError, DeviceLostError, FacefleetError, InternalError
 from facefleet.types import Outcome
 from facefleet.workers.arena import Mapping as ArenaMapping
@@ -51,7 +51,8 @@ class _Worker:
         self._batches: queue.SimpleQueue[tuple[int, list[_Task]] | None] = queue.SimpleQueue()
         self._limit = SizeLimit(2**31)
         self._items = 0
-        self._busy_s = 0.0
+        self._times = LinearTime()
+        self._counting = threading.Lock()
         self._open: dict[int, tuple[int, _Task]] = {}
         self._handler: Handler | None = None
         self._stopping = threading.Event()
@@ -128,8 +129,10 @@ class _Worker:
                 run_batch(attempt, batch, self._limit, fail)
             except DeviceLostError as error:
                 self._end(error)
-            self._busy_s += time.perf_counter() - started
-            self._items += len(batch)
+            seconds = time.perf_counter() - started
+            with self._counting:
+                self._times.add(sum(handler.size(task.payload) for task in batch), seconds)
+                self._items += len(batch)
             self._send(number, [(task, outcomes[task.number]) for task in batch])
 
     def _replied(self, work: int, outcome: Outcome[Payload]) -> None:
@@ -160,7 +163,9 @@ class _Worker:
         while not self._stopping.wait(BEAT_S):
             facts: Mapping[str, Any] = {} if self._handler is None else self._handler.facts()
             limit = None if self._limit.size == 2**31 else self._limit.size
-            own = {"items": self._items, "busy_s": self._busy_s, "rss_bytes": resident_bytes(), "batch_limit": limit}
+            with self._counting:
+                own = {"items": self._items, "busy_s": self._times.seconds, "times": self._times.sums()}
+            own |= {"rss_bytes": resident_bytes(), "batch_limit": limit}
             try:
                 self._channel.send(("beat", {**own, **facts}))
             except OSError:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from facefleet import Engine, Settings
+from facefleet.batching import LinearTime
 from facefleet.config import BatchSettings, RuntimeSettings
 from facefleet.errors import (
     ClosedError,
@@ -215,10 +216,13 @@ def test_impossible_placements(home: Path) -> None:
 def test_costs_come_from_what_was_done() -> None:
     before = {"load": (10, 1.0), "decode": (10, 1.0), "detect": (10, 1.0), "align": (10, 1.0), "embed": (10, 5.0)}
     now = {"load": (110, 2.0), "decode": (110, 3.0), "detect": (110, 6.0), "align": (110, 3.0), "embed": (410, 13.0)}
-    costs = stage_costs(before, now)
+    embedding = LinearTime()
+    for size in (1, 2, 5, 2) * 40:
+        embedding.add(size, 0.010 + 0.002 * size)
+    costs = stage_costs(before, now, embedding, 20)
     assert costs is not None
-    assert (costs.detect_s, costs.embed_s, costs.faces) == pytest.approx((0.1, 0.02, 4.0))
-    assert stage_costs(now, now) is None
+    assert (costs.detect_s, costs.embed_s, costs.faces) == pytest.approx((0.1, 0.0025, 4.0))
+    assert stage_costs(now, now, embedding, 20) is None
 
 
 def test_a_photo_cancelled_in_the_queue_is_not_worked_on(isolated: Engine, astronaut: np.ndarray) -> None:
