@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from facefleet.batching import LinearTime, SizeLimit, run_batch
 from facefleet.errors import BadOutputError, DeviceLostError, FacefleetError, InternalError
+from facefleet.telemetry.memory import resident_bytes
 from facefleet.types import Outcome
 from facefleet.workers.arena import Mapping as ArenaMapping
 from facefleet.workers.channel import Channel, Span, needed_bytes, read_buffers, write_buffers
@@ -175,14 +175,6 @@ class _Worker:
         """Say why, and end now: what this process could still do with its device is not to be trusted."""
         self._channel.send(("lost", _portable(error)))
         os._exit(LOST)
-
-
-def resident_bytes(pid: int | str = "self") -> int:
-    """Resident memory of a process; 0 where the system does not say."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _portable(error: Exception) -> FacefleetError | InternalError:
