@@ -35,7 +35,7 @@ class FakeNvml:
             "nvmlDeviceGetUUID": lambda handle: self.text(f"GPU-{handle}"),
             "nvmlDeviceGetName": lambda handle: self.text(f"Card {handle}"),
             "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=20),
-            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=3 << 30, total=8 << 30, free=5 << 30),
+            "nvmlDeviceGetMemoryInfo": self.memory,
             "nvmlDeviceGetTemperature": lambda handle, sensor: {self.NVML_TEMPERATURE_GPU: 61}[sensor],
         }
 
@@ -54,6 +54,12 @@ class FakeNvml:
     def start(self) -> None:
         if self.broken:
             raise NVMLError(self.broken)
+
+    def memory(self, handle: str, version: object = None) -> SimpleNamespace:
+        if version is not None and self.old:
+            raise NVMLError("Function Not Found")
+        reserved = 0 if version is not None or self.old else 1 << 29  # which the first version counts as used
+        return SimpleNamespace(used=(3 << 30) + reserved, total=8 << 30)
 
     def text(self, text: str) -> str | bytes:
         return text.encode() if self.old else text
