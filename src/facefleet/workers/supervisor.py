@@ -326,7 +326,11 @@ class Supervisor:
     def dispatch(self) -> None:
         """Send what may go; with the lock held."""
         assert self.shipping is not None
-        for batch in self.dispatcher.dispatch(time.monotonic()):
+        now = time.monotonic()
+        for batch in self.dispatcher.dispatch(now):
+            for work in batch.works:
+                if work.ticket is not None:
+                    STAGES[work.stage].waited(now - work.ticket.arrived)
             worker = self.seated[batch.worker]
             if not self.shipping.send(worker, batch):
                 worker.heard = -math.inf  # `watch` ends it, and moves what it had
