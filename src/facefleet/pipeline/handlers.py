@@ -48,8 +48,9 @@ class PhotoHandler(StreamHandler):
         self._engine.close()
 
     def facts(self) -> Mapping[str, Any]:
-        """Seconds by stage."""
-        return {"stage_seconds": self._engine.scheduler.stage_seconds()}
+        """Seconds by stage, and batches of the detector."""
+        scheduler = self._engine.scheduler
+        return {"stage_seconds": scheduler.stage_seconds(), "batches": scheduler.batches}
 
     def start(self, number: int, payload: Payload, reply: Reply) -> None:
         """Begin a photo; the parent decides about order and deadlines, so here all are alike."""

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from facefleet.batching import Batcher, BatchPolicy, SizeLimit, run_batch
 from facefleet.errors import CancelledError, ClosedError, DeadlineError, DeviceLostError, FacefleetError, InternalError
+from facefleet.pipeline.deadlines import Deadlines
 from facefleet.pipeline.door import Door
 from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
 from facefleet.pipeline.stages import Stages, assemble
@@ -75,7 +76,7 @@ class Scheduler:
         self.batches = 0
         self._seconds: dict[str, list[float]] = {}
         self._inference = InferenceLog()
-        self._timer = _Deadlines(self._expire)
+        self._timer = Deadlines(self._expire)
         self._threads = [
             threading.Thread(target=self._work, name=f"facefleet-{i}", daemon=True) for i in range(workers)
         ]
@@ -359,43 +360,3 @@ class Scheduler:
         else:
             STAGES[stage].batch(batch, batch, seconds)
             self._inference.batch(batch, seconds, stage=stage)
-
-
-class _Deadlines:
-    """A thread that calls back when the next deadline comes; it starts with the first one."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._changed = threading.Condition()
-        self._times: list[float] = []
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def set(self, deadline: float) -> None:
-        with self._changed:
-            self._times.append(deadline)
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="facefleet-deadlines", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                due = [deadline for deadline in self._times if deadline <= now]
-                while not due and not self._closed:
-                    self._changed.wait(min(self._times) - now if self._times else None)
-                    now = time.monotonic()
-                    due = [deadline for deadline in self._times if deadline <= now]
-                if self._closed:
-                    return
-                self._times = [deadline for deadline in self._times if deadline > now]
-            self._call()

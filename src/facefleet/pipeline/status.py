@@ -59,7 +59,7 @@ class StatusReader:
 
 def _worker(status: WorkerStatus, load: DeviceLoad | None) -> WorkerLoad:
     stages = status.facts.get("stage_seconds", {})
-    batches = status.facts.get("times", (0,))[0] or stages.get("detect", (0, 0.0))[0]
+    batches = status.facts.get("batches") or status.facts.get("times", (0,))[0]
     on_gpu = load is not None and status.name.startswith("cuda")
     return WorkerLoad(
         name=status.name,

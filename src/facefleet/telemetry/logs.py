@@ -56,6 +56,13 @@ def configure_logging(*, verbose: bool, format: Format = "human") -> None:  # no
     logger.propagate = False
 
 
+def log_settings() -> tuple[bool, Format]:
+    """Whether facefleet's log shows what is normal, and in which format: for processes that are to log alike."""
+    logger = logging.getLogger("facefleet")
+    as_json = any(isinstance(handler.formatter, JsonFormatter) for handler in logger.handlers)
+    return logger.isEnabledFor(logging.INFO), "json" if as_json else "human"
+
+
 @contextlib.contextmanager
 def request(name: str) -> Iterator[None]:
     """Records of this thread or task inside the ``with`` block bear this request's name."""

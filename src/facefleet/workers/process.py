@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from facefleet.batching import LinearTime, SizeLimit, run_batch
 from facefleet.errors import BadOutputError, DeviceLostError, FacefleetError, InternalError
+from facefleet.telemetry import configure_logging
 from facefleet.telemetry.devices import resident_bytes
 from facefleet.telemetry.record import STAGES, snapshot
 from facefleet.types import Outcome
@@ -193,16 +194,23 @@ def _portable(error: Exception) -> FacefleetError | InternalError:
     return InternalError(f"{type(error).__name__}: {error}")
 
 
+def _mark(record: logging.LogRecord, worker: str) -> bool:
+    """Which worker a record is from."""
+    record.worker = worker
+    return True
+
+
 def main(fd: int) -> int:
     """Run a worker on the channel with descriptor `fd`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     channel = Channel(fd)
     try:
-        (_, path, arena_fd, arena_size, log_level), _ = channel.receive()
+        (_, path, arena_fd, arena_size, verbose, log_format), _ = channel.receive()
         sys.path[:] = path
         (_, spec), _ = channel.receive()
         assert isinstance(spec, WorkerSpec)
-        logging.basicConfig(level=log_level, format=f"[%(asctime)s] %(levelname)s {spec.name}: %(message)s")
+        configure_logging(verbose=verbose, format=log_format)
+        logging.getLogger("facefleet").handlers[0].addFilter(lambda record: _mark(record, spec.name))
         if spec.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, spec.cores)
         _Worker(channel, spec, ArenaMapping(arena_fd, arena_size)).run()
