@@ -13,10 +13,10 @@ from facefleet.errors import BackendUnavailableError, DeviceLostError, Inference
 class CODES(enum.IntEnum):
     """As cuda.bindings has them."""
 
-    cudaSuccess = 0
-    cudaErrorMemoryAllocation = 2
-    cudaErrorIllegalAddress = 700
-    cudaErrorStreamCaptureInvalidated = 901
+    cudaSuccess = 0  # noqa: N815
+    cudaErrorMemoryAllocation = 2  # noqa: N815
+    cudaErrorIllegalAddress = 700  # noqa: N815
+    cudaErrorStreamCaptureInvalidated = 901  # noqa: N815
 
 
 class Answers:
