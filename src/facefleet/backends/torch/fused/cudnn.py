@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ def available() -> bool:
 
 
 def version() -> str:
-    """cuDNN's own version: plans are remembered for one."""
+    """CuDNN's own version: plans are remembered for one."""
     import cudnn
 
     return str(cudnn.backend_version())
@@ -77,7 +78,7 @@ class Operands:
     def packed(self) -> bool:
         """Whether cuDNN can run it: its fused kernels take what they write or add as dense, whatever its strides."""
         added = self.residual is None or self.residual.is_contiguous()
-        return added and self.y.is_contiguous() and self.y.dtype == torch.float16
+        return bool(added and self.y.is_contiguous() and self.y.dtype == torch.float16)
 
 
 class FusedGraph:
@@ -149,15 +150,19 @@ class FusedGraph:
         return True
 
     def name(self, index: int) -> str:
-        """cuDNN's name for plan `index`, which says what it is wherever it stands in the list."""
+        """CuDNN's name for plan `index`, which says what it is wherever it stands in the list."""
         return str(self._graph.get_plan_name_at_index(index))
 
     def workspace_bytes(self, index: int) -> int:
         """Scratch memory that plan `index`, which has been built, needs."""
         return self._built[index]
 
-    def run(self, index: int, operands: Operands, workspace: Tensor) -> None:
-        """Run plan `index` on the current stream."""
+    def index_of(self, name: str) -> int | None:
+        """Where the plan of that name stands now; None if it is not there any more."""
+        return next((index for index in range(self.count) if self.name(index) == name), None)
+
+    def launch(self, index: int, operands: Operands, workspace: Tensor) -> Callable[[], None]:
+        """A function that runs plan `index`, which has been built, on the current stream; the tensors are held."""
         addresses = {_X: operands.x, _W: operands.weight, _Y: operands.y}
         if operands.bias_map is None:
             addresses[_BIAS] = operands.bias
@@ -169,7 +174,11 @@ class FusedGraph:
                 addresses[_REST] = operands.rest
         if operands.residual is not None:
             addresses[_RES] = operands.residual
-        self._graph.execute_plan_at_index(addresses, workspace, index, handle=_handle(self._device))
+
+        def run() -> None:
+            self._graph.execute_plan_at_index(addresses, workspace, index, handle=_handle(self._device))
+
+        return run
 
 
 def _declared(graph: Any, tensor: Tensor, uid: int, kind: Any) -> Any:  # noqa: ANN401

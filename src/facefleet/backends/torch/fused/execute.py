@@ -28,6 +28,7 @@ class Weights:
         self.plan = plan
         self.device = device
         self._of = [self._place(step) for step in plan.steps]
+        self.bias_maps: dict[int, Tensor] = {}  # of the largest batch so far; smaller ones read its first rows
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         """By the names of the step's fields."""
@@ -107,7 +108,7 @@ class Maps:
             x, padding = self._maps[step.source], step.padding
             fill = self.weights.plan.maps[step.source].fill
             if fill is not None:
-                bias_map = self._bias_map(step, fill)
+                bias_map = self._bias_map(index, step, fill)
         residual = None
         if step.residual is not None:
             residual = self.inside(step.residual)[:, :: step.residual_step, :: step.residual_step]
@@ -129,18 +130,20 @@ class Maps:
             made[:, border:-border, border:-border] = 0
         return made
 
-    def _bias_map(self, step: Conv, fill: Tensor) -> Tensor:
+    def _bias_map(self, index: int, step: Conv, fill: Tensor) -> Tensor:
         """The bias with what the border would have added, which zeros do not add."""
-        target = self.weights.plan.maps[step.target]
-        image = bias_image(step, fill, self.weights.plan.maps[step.source])
-        made = image.to(self.weights.device, torch.float16).expand(self.batch, *image.shape[1:]).contiguous()
-        assert made.shape[1:] == (target.height, target.width, target.channels)
-        return made
+        known = self.weights.bias_maps.get(index)
+        if known is None or len(known) < self.batch:
+            image = bias_image(step, fill, self.weights.plan.maps[step.source], self.weights.device)
+            known = image.half().expand(self.batch, *image.shape[1:]).contiguous()
+            self.weights.bias_maps[index] = known
+        return known[: self.batch]
 
 
-def bias_image(step: Conv, fill: Tensor, source: Map) -> Tensor:
+def bias_image(step: Conv, fill: Tensor, source: Map, device: torch.device) -> Tensor:
     """(1, h, w, outputs) float64: the convolution of a map that is zero inside a border of `fill`, plus the bias."""
-    image = fill.double().view(1, -1, 1, 1).repeat(1, 1, source.height + 2 * step.padding, source.width + 2 * step.padding)
-    image[:, :, step.padding : -step.padding, step.padding : -step.padding] = 0
-    made = F.conv2d(image, step.weight.double().permute(0, 3, 1, 2), step.bias.double(), step.stride)
-    return made.permute(0, 2, 3, 1)
+    border, (height, width) = step.padding, (source.height, source.width)
+    image = fill.double().view(1, -1, 1, 1).repeat(1, 1, height + 2 * border, width + 2 * border).to(device)
+    image[:, :, border:-border, border:-border] = 0
+    weight = step.weight.double().permute(0, 3, 1, 2).contiguous().to(device)
+    return F.conv2d(image, weight, step.bias.double().to(device), step.stride).permute(0, 2, 3, 1)

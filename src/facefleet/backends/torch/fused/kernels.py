@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 """Triton kernels: implicit-GEMM convolutions with everything that follows fused in, and the network's first layer.
 
 Owns device code only. Maps are NHWC in 16 bits and hold their own border, so that no convolution pads. Each kernel is

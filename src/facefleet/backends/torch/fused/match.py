@@ -151,8 +151,10 @@ class _Matcher:
         if kind == "MaxPool" and source.affine is None and source.step == 1:
             attributes = _attributes(node)
             strides = list(attributes.get("strides", (1, 1)))
-            if list(attributes["kernel_shape"]) == [1, 1] and strides[0] == strides[1] and not any(
-                attributes.get("pads", (0,))
+            if (
+                list(attributes["kernel_shape"]) == [1, 1]
+                and strides[0] == strides[1]
+                and not any(attributes.get("pads", (0,)))
             ):
                 return _Value(source.index, step=strides[0])
         if kind in ("Flatten", "Reshape") and source.step == 1 and source.index is not None:
@@ -229,7 +231,9 @@ class _Matcher:
             weight, mean = weight.flip(3), mean.flip(0)
         if not fits_half(weight, mean + 255, mean):
             raise _No("a first layer that 16-bit floats cannot hold")
-        sides = [(side + 2 * padding - size) // stride + 1 for side, size in zip(self.size, weight.shape[1:3], strict=True)]
+        sides = [
+            (side + 2 * padding - size) // stride + 1 for side, size in zip(self.size, weight.shape[1:3], strict=True)
+        ]
         self.maps.append(_Draft(weight.shape[0], *sides))
         self.steps.append(Stem(0, weight.contiguous(), bias, slope, mean, stride, padding))
         self.values[chain.end] = _Value(0)
@@ -259,8 +263,11 @@ class _Matcher:
         """The fully connected layer and the normalization behind it; the node that is the network's output."""
         attributes = _attributes(node)
         source = self._value(node.args[0])
-        if not source.flat or source.index is None or attributes.get("transA", 0) or any(
-            attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")
+        if (
+            not source.flat
+            or source.index is None
+            or attributes.get("transA", 0)
+            or any(attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta"))
         ):
             raise _No("a fully connected layer that does not read the last map")
         weight = self._constant(node.args[1])

@@ -28,7 +28,7 @@ def seconds_each(launches: Sequence[Launch], *, repeats: int = 5) -> float:
             for launch in launches:
                 launch()
         graph.replay()
-        times = []
+        times: list[float] = []
         for _ in range(repeats):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record(stream)

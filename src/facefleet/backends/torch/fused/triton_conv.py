@@ -8,14 +8,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from facefleet.backends.torch.fused.cudnn import Operands
+from facefleet.backends.torch.fused.plan import Stem
 
-Launch = Callable[[], None]
+Launch: TypeAlias = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelLaunch:
+    """A kernel of ours with everything it is given.
+
+    Attributes:
+        kernel: What Triton made of the function.
+        grid: Programs.
+        arguments: Held, tensors among them.
+        options: Constants it is compiled for.
+    """
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+    def __call__(self) -> None:
+        """Launch on the current stream."""
+        self.kernel[self.grid](*self.arguments, **self.options)
+
+    def compiled(self) -> str:
+        """Compile if it has not been; Triton's hash of the result."""
+        return str(self.kernel.warmup(*self.arguments, grid=self.grid, **self.options).hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +49,7 @@ class Tiles:
     """How a kernel cuts the work.
 
     Attributes:
-        kernel: ``gather`` or ``rows``, see `kernels`.
+        kernel: ``gather``, ``rows`` or ``stem``, see `kernels`.
         pixels: Of a tile.
         channels: Of a tile.
         depth: Input channels of one tap that are multiplied at a time.
@@ -33,7 +59,7 @@ class Tiles:
         stages: Of the pipeline.
     """
 
-    kernel: Literal["gather", "rows"]
+    kernel: Literal["gather", "rows", "stem"]
     pixels: int
     channels: int
     depth: int
@@ -122,7 +148,15 @@ class Scratch:
         self._device = device
         self._parts = torch.empty(0, dtype=torch.float32, device=device)
         self._arrived = torch.zeros(4096, dtype=torch.int32, device=device)
+        self._bytes = torch.empty(1, dtype=torch.uint8, device=device)
         self.keep: list[Tensor] = []
+
+    def bytes(self, size: int) -> Tensor:
+        """At least so many bytes, for a library's own use during one launch."""
+        if self._bytes.numel() < size:
+            self.keep.append(self._bytes)
+            self._bytes = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return self._bytes
 
     def take(self, floats: int, tiles: int) -> tuple[Tensor, Tensor]:
         """At least so many floats, and as many zeroed counters as there are tiles."""
@@ -135,14 +169,13 @@ class Scratch:
         return self._parts, self._arrived
 
 
-def launch(tiles: Tiles, operands: Operands, scratch: Scratch, *, dry: bool = False) -> Launch:
-    """A function that runs the convolution.
+def launch(tiles: Tiles, operands: Operands, scratch: Scratch) -> KernelLaunch:
+    """The launch of a convolution.
 
     Args:
         tiles: One of `candidates`.
         operands: Its tensors; they are held.
         scratch: Of the stream it will run on.
-        dry: Compile only, now; the function that comes back does nothing.
     """
     x, y, residual = operands.x, operands.y, operands.residual
     count, height, width, outputs = y.shape
@@ -192,11 +225,51 @@ def launch(tiles: Tiles, operands: Operands, scratch: Scratch, *, dry: bool = Fa
             x, operands.weight, operands.bias, slope, added, y, parts, arrived, total, height * width, width,
             inputs, outputs, *x.stride()[:3], *where,
         )  # fmt: skip
-    if dry:
-        kernel.warmup(*arguments, grid=grid, **common)
-        return lambda: None
+    return KernelLaunch(kernel, grid, arguments, common)
 
-    def run() -> None:
-        kernel[grid](*arguments, **common)
 
-    return run
+_STEMS = ((64, 4), (128, 4), (256, 8), (128, 8))
+
+
+def stem_candidates() -> list[Tiles]:
+    """Tiles worth a try for the first layer; `channels` is 64 or 32, as they divide."""
+    return [Tiles("stem", pixels, 64, 32, warps=warps, stages=1) for pixels, warps in _STEMS]
+
+
+def launch_stem(tiles: Tiles, step: Stem, numbers: dict[str, Tensor], pictures: Tensor, y: Tensor) -> KernelLaunch:
+    """The launch of the first layer.
+
+    Args:
+        tiles: One of `stem_candidates`.
+        step: Its geometry.
+        numbers: Its weights on the device, see `execute.Weights`.
+        pictures: (n, h, w, 3) uint8, contiguous; held.
+        y: (n, h, w, outputs) view of what is written.
+    """
+    from facefleet.backends.torch.fused.kernels import stem
+
+    count, height, width, outputs = y.shape
+    channels = tiles.channels if outputs % tiles.channels == 0 else 32
+    slope = numbers.get("slope")
+    grid = (math.ceil(count * height * width / tiles.pixels) * (outputs // channels),)
+    arguments = (
+        pictures, numbers["weight"], numbers["bias"], numbers["bias"] if slope is None else slope, numbers["mean"], y,
+        count * height * width, height, width, outputs, *y.stride()[:3],
+    )  # fmt: skip
+    options = {
+        "PAD": step.padding,
+        "KH": step.weight.shape[1],
+        "KW": step.weight.shape[2],
+        "STRIDE": step.stride,
+        "BM": tiles.pixels,
+        "BN": channels,
+        "BK": numbers["weight"].shape[1],
+        "rows": pictures.shape[1],
+        "columns": pictures.shape[2],
+        "PRELU": slope is not None,
+        "SWAP": False,
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
+    }
+    kernel: Any = stem
+    return KernelLaunch(kernel, grid, arguments, options)
