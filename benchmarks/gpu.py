@@ -13,6 +13,7 @@ with everything, and with matplotlib a plot of each layer's time against its flo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import statistics
@@ -86,38 +87,80 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def limits() -> dict[str, float]:
-    """TFLOP/s of a 16-bit matrix product of 8192, and TB/s of a copy, read and write."""
+    """TFLOP/s of a 16-bit matrix product of 8192, after a rest and kept up, and TB/s of a copy, read and write."""
     import torch
-
-    from facefleet.backends.torch.fused.timing import seconds_each
 
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.half) for _ in range(2))
-    product = seconds_each([lambda: torch.mm(a, b)] * 10)
-    source = torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
+    product = torch.empty_like(a)
+    source = torch.ones(1 << 30, device="cuda")
     target = torch.empty_like(source)
-    copy = seconds_each([lambda: target.copy_(source)] * 3)
-    return {"tflops": 2 * 8192**3 / product / 1e12, "tbytes_per_s": 2 * (1 << 32) / copy / 1e12}
+    rested, kept = replay_ms(*captured(lambda: torch.mm(a, b, out=product)))
+    copy, _ = replay_ms(*captured(lambda: torch.mul(source, 2, out=target)))
+    return {
+        "tflops": 2e-9 * 8192**3 / kept,
+        "tflops_rested": 2e-9 * 8192**3 / rested,
+        "tbytes_per_s": 8 * (1 << 30) / copy / 1e9,
+    }
 
 
-def replay_ms(graph: Any, stream: Any, least_s: float = 0.7) -> float:  # noqa: ANN401
-    """Median milliseconds of a replay, by events, the device never idle."""
+def captured(work: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    """A CUDA graph of `work`, and its stream."""
     import torch
 
-    for _ in range(5):
-        graph.replay()
-    torch.cuda.synchronize()
-    times: list[float] = []
-    started = time.perf_counter()
-    while time.perf_counter() - started < least_s:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.inference_mode():
+        for _ in range(3):
+            work()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            work()
+    return graph, stream
+
+
+def replay_ms(graph: Any, stream: Any, least_s: float = 1.0) -> tuple[float, float]:  # noqa: ANN401
+    """Median milliseconds of a replay, by events: of the first ones after half a second's rest, and kept up.
+
+    A card at its power limit lowers its clock within milliseconds: the two differ where the device is really busy.
+    """
+    import torch
+
+    def timed(count: int) -> list[float]:
         with torch.cuda.stream(stream):
-            marks = [torch.cuda.Event(enable_timing=True) for _ in range(21)]
+            marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
             for mark in marks[:-1]:
                 mark.record()
                 graph.replay()
             marks[-1].record()
         stream.synchronize()
-        times += [a.elapsed_time(b) for a, b in zip(marks[:-1], marks[1:], strict=True)]
-    return statistics.median(times)
+        return [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
+
+    timed(3)
+    bursts = []
+    for _ in range(5):
+        time.sleep(0.5)
+        bursts += timed(5)
+    times: list[float] = []
+    started = time.perf_counter()
+    while time.perf_counter() - started < least_s:
+        times += timed(20)
+    return statistics.median(bursts), statistics.median(times[len(times) // 2 :])
+
+
+def device_state() -> dict[str, int]:
+    """Clock in MHz, power in W and what holds the clock down (NVML's bits), now; empty without nvidia-ml-py."""
+    try:
+        import pynvml
+    except ImportError:
+        return {}
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    return {
+        "sm_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) // 1000,
+        "limit_w": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
+        "held_by": pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+    }
 
 
 def call_ms(work: Any, least_s: float = 0.5) -> float:  # noqa: ANN401
@@ -141,15 +184,7 @@ def eager_ms(model: Path, bucket: int) -> float:
 
     module = PictureNetwork(module_from_onnx(model), CONTRACT).eval().cuda().to(memory_format=torch.channels_last)
     pictures = torch.randint(0, 256, (bucket, *_SIZE, 3), dtype=torch.uint8, device="cuda")
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream), torch.inference_mode():
-        for _ in range(3):
-            module(pictures)
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            module(pictures)
-    return replay_ms(graph, stream)
+    return replay_ms(*captured(lambda: module(pictures)))[1]
 
 
 def onnxruntime_cuda_ms(folder: Path, network: str, chips: np.ndarray) -> dict[str, float]:
@@ -256,7 +291,7 @@ def measure(folder: Path, network: str, buckets: tuple[int, ...], peers: tuple[i
     report: dict[str, Any] = {"network": network, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
     report["limits"] = peak = limits()
     torch.cuda.empty_cache()
-    print(f"peak {peak['tflops']:.0f} TFLOP/s, {peak['tbytes_per_s']:.2f} TB/s", flush=True)
+    print(json.dumps(peak), device_state(), flush=True)
     runner, report["first_open_s"] = opened(folder, network, buckets, None)
     print(f"opened and tuned in {report['first_open_s']:.1f} s", flush=True)
     engine = out / f"engine-{network}"
@@ -275,7 +310,8 @@ def measure(folder: Path, network: str, buckets: tuple[int, ...], peers: tuple[i
     for bucket in buckets:
         slots = runner._slots(bucket, *_SIZE)
         slot = slots.get()
-        ms = replay_ms(slot._graph, slot._stream)
+        rested, ms = replay_ms(slot._graph, slot._stream)
+        state = device_state()
         slots.put(slot)
         batch = many[np.arange(bucket) % len(many)]
         tflops = gflop * bucket / ms
@@ -283,11 +319,13 @@ def measure(folder: Path, network: str, buckets: tuple[int, ...], peers: tuple[i
             "batch": bucket,
             "ms": ms,
             "faces_per_s": 1e3 * bucket / ms,
+            "rested_faces_per_s": 1e3 * bucket / rested,
             "tflops": tflops,
             "share": tflops / peak["tflops"],
             "run_faces_per_s": 1e3 * bucket / call_ms(lambda b=batch: runner.run(b)),
             "layers_ms": sum(r["us"] * r["times"] for r in layers(runner, bucket, peak)) / 1e3,
             "family": runner._fused.choices[bucket].family,
+            "state": state,
         }
         rows.append(row)
         print(json.dumps(row), flush=True)
@@ -318,13 +356,17 @@ def show(report: dict[str, Any]) -> None:
         print(f"{row['times']:3d} {row['us']:8.1f} {floor / row['us']:5.0%}  {row['layer']}  [{row['kernel']}]")
     print(f"\n{report['network']} fp16 on {report['device']}, torch {report['torch']}")
     print(f"first open {report['first_open_s']:.1f} s, second process {report['second_process_s']:.1f} s")
-    print("batch       ms  faces/s  TFLOP/s share  arrays in+out  eager graph  times  least cosine  layout")
+    peak = report["limits"]
+    print(f"matrix product {peak['tflops']:.0f} TFLOP/s kept up, {peak['tflops_rested']:.0f} after a rest; ", end="")
+    print(f"copy {peak['tbytes_per_s']:.2f} TB/s")
+    print("batch       ms  faces/s  rested  TFLOP/s share  arrays in+out  eager graph  times  least cosine  layout")
     for row in report["rows"]:
         bucket = str(row["batch"])
         eager = report["eager_ms"].get(bucket)
         peer = f"{1e3 * row['batch'] / eager:11.0f} {eager / row['ms']:5.2f}x" if eager else f"{'':18s}"
         print(
-            f"{bucket:>5s} {row['ms']:8.3f} {row['faces_per_s']:8.0f} {row['tflops']:8.0f} {row['share']:5.0%} "
+            f"{bucket:>5s} {row['ms']:8.3f} {row['faces_per_s']:8.0f} {row['rested_faces_per_s']:7.0f} "
+            f"{row['tflops']:8.0f} {row['share']:5.0%} "
             f"{row['run_faces_per_s']:14.0f}  {peer}  {report['cosine_min'][bucket]:.6f}  {row['family']}"
         )
     for bucket, ms in report["onnxruntime_cuda_ms"].items():

@@ -43,6 +43,11 @@ class Weights:
             taps = step.weight.reshape(outputs, -1)
             depth = max(32, 1 << (taps.shape[1] - 1).bit_length())
             placed["weight"] = self._half(F.pad(taps, (0, depth - taps.shape[1])))
+            rows, columns = step.weight.shape[1:3]
+            if rows <= 4 and columns <= 4:
+                room = torch.zeros(outputs, 4, 4, 4, dtype=torch.float64)
+                room[:, :rows, :columns, :3] = step.weight
+                placed["spread"] = self._half(room.view(outputs, 64))
             placed["mean"] = self._single(F.pad(step.mean.repeat(taps.shape[1] // 3), (0, depth - taps.shape[1])))
         if isinstance(step, Head):
             placed["weight"] = placed["weight"].view(len(step.weight), 1, 1, -1)

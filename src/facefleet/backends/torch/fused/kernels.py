@@ -154,9 +154,9 @@ def conv_rows(x, w, bias, slope, res, y, count, height, width, c_in, c_out, x_ro
 
 
 @triton.jit
-def stem(pictures, w, bias, slope, mean, y, pixels, height, width, c_out, y_n, y_h, y_w,
+def stem(pictures, w, bias, slope, mean, y, pixels, height, width, c_out, y_n, y_h, y_w, rows, columns,
          PAD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, BM: tl.constexpr,
-         BN: tl.constexpr, BK: tl.constexpr, rows, columns, PRELU: tl.constexpr, SWAP: tl.constexpr):  # fmt: skip
+         BN: tl.constexpr, BK: tl.constexpr, PRELU: tl.constexpr):  # fmt: skip
     """The first convolution straight from uint8 pictures (n, rows, columns, 3), less `mean` inside the picture.
 
     `w` is (c_out, BK), its columns (tap, color) and zero after KH * KW * 3; the divisors are in it.
@@ -178,8 +178,48 @@ def stem(pictures, w, bias, slope, mean, y, pixels, height, width, c_out, y_n, y
     value = tl.load(pictures + at, mask=inside, other=0).to(tl.float32) - tl.load(mean + k)[None, :]
     a = tl.where(inside, value, 0.0).to(w.dtype.element_ty)
     b = tl.load(w + n[:, None] * BK + k[None, :])
-    if SWAP:
-        acc = tl.dot(b, a.T)
-    else:
-        acc = tl.dot(a, b.T)
-    _finish(acc, bias, slope, y, y, m, live, n, hw, width, y_n, y_h, y_w, 0, 0, 0, PRELU, False, SWAP)
+    acc = tl.dot(a, b.T)
+    _finish(acc, bias, slope, y, y, m, live, n, hw, width, y_n, y_h, y_w, 0, 0, 0, PRELU, False, False)
+
+
+@triton.jit
+def spread(pictures, mean, x, pixels, height, width, rows, columns,
+           PAD: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """uint8 pictures (n, height, width, 3) less `mean` into the inside of maps (n, rows, columns, 4) of 16 bits."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    pixel = at // 4
+    color = at % 4
+    image = pixel // (height * width)
+    rest = pixel % (height * width)
+    there = (image * rows + rest // width + PAD) * columns + rest % width + PAD
+    known = (pixel < pixels) & (color < 3)
+    value = tl.load(pictures + pixel * 3 + color, mask=known, other=0).to(tl.float32)
+    value = tl.where(known, value - tl.load(mean + color), 0.0)
+    tl.store(x + there * 4 + color, value.to(x.dtype.element_ty), mask=pixel < pixels)
+
+
+@triton.jit
+def stem_spread(x, w, bias, slope, y, pixels, height, width, c_out, rows, columns, y_n, y_h, y_w,
+                STRIDE: tl.constexpr, KH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+                PRELU: tl.constexpr):  # fmt: skip
+    """The first convolution from what `spread` made: a row of the filter is 16 numbers that lie side by side.
+
+    `w` is (c_out, 64), its columns (filter row, filter column, color) in steps of 16, 4 and 1, zero elsewhere. What is
+    read beside a filter's row belongs to other pixels and is multiplied by zero.
+    """
+    tiles_n = c_out // BN
+    pid = tl.program_id(0)
+    m = (pid // tiles_n) * BM + tl.arange(0, BM)
+    n = (pid % tiles_n) * BN + tl.arange(0, BN)
+    live = m < pixels
+    hw = height * width
+    there = tl.where(live, m, 0)
+    rest = there % hw
+    start = ((there // hw) * rows + (rest // width) * STRIDE) * columns + (rest % width) * STRIDE
+    k = tl.arange(0, 64)
+    line = k // 16
+    line = tl.where(line < KH, line, 0)
+    a = tl.load(x + (start[:, None] + line[None, :] * columns) * 4 + (k % 16)[None, :])
+    b = tl.load(w + n[:, None] * 64 + k[None, :])
+    acc = tl.dot(a, b.T)
+    _finish(acc, bias, slope, y, y, m, live, n, hw, width, y_n, y_h, y_w, 0, 0, 0, PRELU, False, False)

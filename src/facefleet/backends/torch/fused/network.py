@@ -19,7 +19,7 @@ from facefleet.backends.torch.fused import cudnn
 from facefleet.backends.torch.fused.execute import Maps, Weights
 from facefleet.backends.torch.fused.kernel_files import archive, restore
 from facefleet.backends.torch.fused.plan import Norm, Plan, Stem
-from facefleet.backends.torch.fused.triton_conv import KernelLaunch, Launch, launch, launch_stem
+from facefleet.backends.torch.fused.triton_conv import KernelLaunch, Launch, LaunchPair, launch, launch_stem
 from facefleet.backends.torch.fused.tune import BucketChoice, Tuner, norm_launch
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class FusedBucket:
         self.maps = Maps(weights, batch, choice.family)
         self.launches: list[Launch] = []
         self._pictures: Tensor | None = None
-        self._stem: KernelLaunch | None = None
+        self._stem: KernelLaunch | LaunchPair | None = None
         plan = weights.plan
         for index, step in enumerate(plan.steps):
             chosen = choice.steps[plan.signature(step)]
@@ -158,7 +158,8 @@ class FusedBucket:
 
     def compiled(self) -> set[str]:
         """Triton's hashes of its kernels; that of the first layer is known after a call."""
-        return {each.compiled() for each in (self._stem, *self.launches) if isinstance(each, KernelLaunch)}
+        ours = (each for each in (self._stem, *self.launches) if isinstance(each, KernelLaunch | LaunchPair))
+        return set().union(*(each.compiled() for each in ours))
 
 
 def _facts(device: torch.device) -> dict[str, Any]:

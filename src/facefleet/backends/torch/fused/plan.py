@@ -157,9 +157,9 @@ class Plan:
     def moved_bytes(self, step: Step, batch: int) -> float:
         """Bytes of a batch that have to move in 16 bits: maps read and written once, and the weights."""
 
-        def size(index: int) -> int:
+        def size(index: int) -> float:
             each = self.maps[index]
-            return 2 * batch * each.channels * each.height * each.width
+            return 2.0 * batch * each.channels * each.height * each.width
 
         if isinstance(step, Stem):
             return batch * self.height * self.width * 3 + size(step.target)

@@ -24,9 +24,13 @@ def seconds_each(launches: Sequence[Launch], *, repeats: int = 5) -> float:
             launch()
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        # Not `torch.cuda.graph`, which collects garbage and empties the cache at every use: nothing is allocated here.
+        graph.capture_begin()
+        try:
             for launch in launches:
                 launch()
+        finally:
+            graph.capture_end()
         graph.replay()
         times: list[float] = []
         for _ in range(repeats):

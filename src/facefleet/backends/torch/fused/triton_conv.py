@@ -39,9 +39,26 @@ class KernelLaunch:
         """Launch on the current stream."""
         self.kernel[self.grid](*self.arguments, **self.options)
 
-    def compiled(self) -> str:
+    def compiled(self) -> set[str]:
         """Compile if it has not been; Triton's hash of the result."""
-        return str(self.kernel.warmup(*self.arguments, grid=self.grid, **self.options).hash)
+        return {str(self.kernel.warmup(*self.arguments, grid=self.grid, **self.options).hash)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchPair:
+    """Two launches, one after the other."""
+
+    first: KernelLaunch
+    second: KernelLaunch
+
+    def __call__(self) -> None:
+        """Launch both on the current stream."""
+        self.first()
+        self.second()
+
+    def compiled(self) -> set[str]:
+        """Of both."""
+        return self.first.compiled() | self.second.compiled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +66,7 @@ class Tiles:
     """How a kernel cuts the work.
 
     Attributes:
-        kernel: ``gather``, ``rows`` or ``stem``, see `kernels`.
+        kernel: ``gather``, ``rows``, ``stem`` or ``spread``, see `kernels`.
         pixels: Of a tile.
         channels: Of a tile.
         depth: Input channels of one tap that are multiplied at a time.
@@ -59,7 +76,7 @@ class Tiles:
         stages: Of the pipeline.
     """
 
-    kernel: Literal["gather", "rows", "stem"]
+    kernel: Literal["gather", "rows", "stem", "spread"]
     pixels: int
     channels: int
     depth: int
@@ -76,6 +93,8 @@ class Tiles:
 _ROWS = (
     (128, 64, False, 4, 3),
     (128, 64, False, 4, 2),
+    (128, 64, True, 4, 3),
+    (256, 64, True, 8, 2),
     (256, 64, True, 8, 3),
     (128, 128, False, 8, 3),
     (128, 128, False, 4, 3),
@@ -228,15 +247,20 @@ def launch(tiles: Tiles, operands: Operands, scratch: Scratch) -> KernelLaunch:
     return KernelLaunch(kernel, grid, arguments, common)
 
 
-_STEMS = ((64, 4), (128, 4), (256, 8), (128, 8))
+_STEMS = ((64, 4), (128, 4), (256, 8))
 
 
-def stem_candidates() -> list[Tiles]:
-    """Tiles worth a try for the first layer; `channels` is 64 or 32, as they divide."""
-    return [Tiles("stem", pixels, 64, 32, warps=warps, stages=1) for pixels, warps in _STEMS]
+def stem_candidates(step: Stem) -> list[Tiles]:
+    """Tiles worth a try for the first layer, whose output channels are whole tiles of 32."""
+    outputs, rows, columns = step.weight.shape[:3]
+    channels = 64 if outputs % 64 == 0 else 32
+    kernels: list[Literal["stem", "spread"]] = ["stem", "spread"] if rows <= 4 and columns <= 4 else ["stem"]
+    return [Tiles(kernel, pixels, channels, 0, warps=warps, stages=1) for kernel in kernels for pixels, warps in _STEMS]
 
 
-def launch_stem(tiles: Tiles, step: Stem, numbers: dict[str, Tensor], pictures: Tensor, y: Tensor) -> KernelLaunch:
+def launch_stem(
+    tiles: Tiles, step: Stem, numbers: dict[str, Tensor], pictures: Tensor, y: Tensor
+) -> KernelLaunch | LaunchPair:
     """The launch of the first layer.
 
     Args:
@@ -246,30 +270,40 @@ def launch_stem(tiles: Tiles, step: Stem, numbers: dict[str, Tensor], pictures: 
         pictures: (n, h, w, 3) uint8, contiguous; held.
         y: (n, h, w, outputs) view of what is written.
     """
-    from facefleet.backends.torch.fused.kernels import stem
+    from facefleet.backends.torch.fused import kernels
 
     count, height, width, outputs = y.shape
-    channels = tiles.channels if outputs % tiles.channels == 0 else 32
     slope = numbers.get("slope")
-    grid = (math.ceil(count * height * width / tiles.pixels) * (outputs // channels),)
-    arguments = (
-        pictures, numbers["weight"], numbers["bias"], numbers["bias"] if slope is None else slope, numbers["mean"], y,
-        count * height * width, height, width, outputs, *y.stride()[:3],
-    )  # fmt: skip
+    total = count * height * width
+    grid = (math.ceil(total / tiles.pixels) * (outputs // tiles.channels),)
+    given = numbers["bias"], numbers["bias"] if slope is None else slope
     options = {
-        "PAD": step.padding,
         "KH": step.weight.shape[1],
-        "KW": step.weight.shape[2],
         "STRIDE": step.stride,
         "BM": tiles.pixels,
-        "BN": channels,
-        "BK": numbers["weight"].shape[1],
-        "rows": pictures.shape[1],
-        "columns": pictures.shape[2],
+        "BN": tiles.channels,
         "PRELU": slope is not None,
-        "SWAP": False,
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
     }
-    kernel: Any = stem
-    return KernelLaunch(kernel, grid, arguments, options)
+    if tiles.kernel == "stem":
+        arguments = (
+            pictures, numbers["weight"], *given, numbers["mean"], y, total, height, width, outputs, *y.stride()[:3],
+            pictures.shape[1], pictures.shape[2],
+        )  # fmt: skip
+        options |= {"PAD": step.padding, "KW": step.weight.shape[2], "BK": numbers["weight"].shape[1]}
+        return KernelLaunch(kernels.stem, grid, arguments, options)
+    rows, columns = (side + 2 * step.padding for side in pictures.shape[1:3])
+    # 16 numbers are read from every pixel: the last ones reach past the end.
+    room = torch.zeros(count * rows * columns * 4 + 16, dtype=torch.float16, device=pictures.device)
+    inside = pictures.numel() // 3
+    first = KernelLaunch(
+        kernels.spread,
+        (math.ceil(inside / 256),),
+        (pictures, numbers["mean"], room, inside, *pictures.shape[1:3], rows, columns),
+        {"PAD": step.padding, "BLOCK": 1024, "num_warps": 4},
+    )
+    arguments = (
+        room, numbers["spread"], *given, y, total, height, width, outputs, rows, columns, *y.stride()[:3]
+    )  # fmt: skip
+    return LaunchPair(first, KernelLaunch(kernels.stem_spread, grid, arguments, options))

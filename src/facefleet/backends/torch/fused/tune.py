@@ -25,6 +25,7 @@ from facefleet.backends.torch.fused.timing import seconds_each
 from facefleet.backends.torch.fused.triton_conv import (
     KernelLaunch,
     Launch,
+    LaunchPair,
     Tiles,
     candidates,
     launch,
@@ -104,55 +105,59 @@ class Tuner:
     def bucket(self, batch: int) -> BucketChoice:
         """The fastest kernels for a batch."""
         found: dict[Family, dict[str, Choice]] = {}
-        for family in FAMILIES if batch >= _CUDNN_FROM and cudnn.available() else FAMILIES[:1]:
-            steps = self._family(batch, family)
+        for family in ("dense", "bordered") if batch >= _CUDNN_FROM and cudnn.available() else FAMILIES[:1]:
+            steps = self._family(batch, family, found.get("dense"))
             if steps is not None:
                 found[family] = steps
-        plan = self._weights.plan
-        totals = {
-            family: sum(steps[plan.signature(step)].microseconds for step in plan.steps)
-            for family, steps in found.items()
-        }
+        totals = {family: self._total(steps) for family, steps in found.items()}
         best = min(totals, key=lambda family: totals[family])
         _log.info("batch %d: %s", batch, ", ".join(f"{name} {total:.0f} us" for name, total in totals.items()))
         return BucketChoice(best, found[best], {name: total for name, total in totals.items() if name != best})
 
-    def _family(self, batch: int, family: Family) -> dict[str, Choice] | None:
-        """A choice for every kind of step, or None if one has no kernel in this layout."""
+    def _total(self, steps: dict[str, Choice]) -> float:
+        plan = self._weights.plan
+        return sum(steps[plan.signature(step)].microseconds for step in plan.steps)
+
+    def _family(self, batch: int, family: Family, rival: dict[str, Choice] | None) -> dict[str, Choice] | None:
+        """A choice for every kind of step; None if one has no kernel in this layout, or `rival` cannot be reached."""
+        plan = self._weights.plan
         maps = Maps(self._weights, batch, family)
-        for index in range(len(self._weights.plan.maps)):
+        for index in range(len(plan.maps)):
             maps.inside(index).normal_()
-        pictures = torch.randint(
-            0, 256, (batch, self._weights.plan.height, self._weights.plan.width, 3), dtype=torch.uint8,
-            device=self._weights.device,
-        )  # fmt: skip
+        shape = (batch, plan.height, plan.width, 3)
+        pictures = torch.randint(0, 256, shape, dtype=torch.uint8, device=self._weights.device)
         kinds: dict[str, list[int]] = {}
-        for index, step in enumerate(self._weights.plan.steps):
-            kinds.setdefault(self._weights.plan.signature(step), []).append(index)
-        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-            jobs = [
-                pool.submit(each.compiled)
-                for steps in kinds.values()
-                for each in self._launches(maps, steps[0], pictures)
-            ]
-            for job in jobs:
-                job.exception()  # what does not compile fails again, and is said, when it is tried
+        for index, step in enumerate(plan.steps):
+            kinds.setdefault(plan.signature(step), []).append(index)
+        order = sorted(kinds, key=lambda each: -len(kinds[each]) * plan.gflop(plan.steps[kinds[each][0]]))
+        left = None if rival is None else self._total(rival)
         chosen = {}
-        for signature, steps in kinds.items():
-            trials = sorted(self._trials(maps, signature, steps, pictures), key=lambda each: each.microseconds)
-            if not trials:
-                return None
-            chosen[signature] = trials[0]
+        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+            for signature in order:
+                steps = kinds[signature]
+                for job in [pool.submit(each.compiled) for each in self._launches(maps, steps[0], pictures)]:
+                    job.exception()  # what does not compile fails again, and is said, when it is tried
+                trials = sorted(self._trials(maps, signature, steps, pictures), key=lambda each: each.microseconds)
+                if not trials:
+                    _log.info("batch %d: no kernel for %s in layout %s", batch, signature, family)
+                    return None
+                chosen[signature] = trials[0]
+                if rival is not None and left is not None:
+                    left -= len(steps) * (rival[signature].microseconds - trials[0].microseconds)
+                    rest = sum(len(kinds[each]) * rival[each].microseconds for each in order if each not in chosen)
+                    if left - 0.15 * rest > self._total(rival):
+                        _log.info("batch %d: layout %s is slower and left alone", batch, family)
+                        return None
         return chosen
 
-    def _launches(self, maps: Maps, index: int, pictures: Tensor) -> list[KernelLaunch]:
+    def _launches(self, maps: Maps, index: int, pictures: Tensor) -> Sequence[KernelLaunch | LaunchPair]:
         """Every launch of ours that can run a step."""
         step = self._weights.plan.steps[index]
         if isinstance(step, Norm):
             return []
         if isinstance(step, Stem):
             y = maps.inside(step.target)
-            return [launch_stem(tiles, step, self._weights[index], pictures, y) for tiles in stem_candidates()]
+            return [launch_stem(tiles, step, self._weights[index], pictures, y) for tiles in stem_candidates(step)]
         operands = maps.operands(index)
         if not operands.plain():
             return []
@@ -166,7 +171,7 @@ class Tuner:
             yield Choice(None, "", 1e6 * seconds_each([norm_launch(maps, index) for index in turns]))
             return
         if isinstance(step, Stem):
-            for tiles in stem_candidates():
+            for tiles in stem_candidates(step):
                 run = launch_stem(tiles, step, self._weights[steps[0]], pictures, maps.inside(step.target))
                 yield from self._timed(tiles, "", [run] * _LAUNCHES, lambda: True)
             return

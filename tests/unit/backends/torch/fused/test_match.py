@@ -8,7 +8,7 @@ import pytest
 from facefleet.backends import InputContract
 from facefleet.models.build.cast import cast_graph
 
-from .networks import Builder, residual, small_iresnet
+from .networks import Builder, small_iresnet
 
 torch = pytest.importorskip("torch", reason='needs the extra: pip install "facefleet[torch]"')
 
@@ -65,7 +65,7 @@ def test_every_norm_is_folded_exactly(contract) -> None:
     assert exact(module, plan, contract) < 1e-13
 
 
-@pytest.mark.parametrize("name", ["iresnet18", "ir_18"])
+@pytest.mark.parametrize("name", ["iresnet18", "curricularface_ir101_tface"])
 def test_published_layouts(name: str) -> None:
     from facefleet.backends.torch.fused.match import plan_of
     from facefleet.backends.torch.fused.plan import Norm
@@ -74,8 +74,6 @@ def test_published_layouts(name: str) -> None:
     from facefleet.models.build.from_torch import onnx_from_torch
     from facefleet.models.nets import NETWORKS, LoadedNetwork
 
-    if name not in NETWORKS:
-        name = next(each for each in NETWORKS if each.startswith(name[:3]))
     torch.manual_seed(0)
     spec = NETWORKS[name]
     module = spec.build().eval()
@@ -163,7 +161,7 @@ def test_activations_and_scalars_in_front() -> None:
         (lambda b, x: b.conv(x, 16, 32, group=2), "groups"),
         (lambda b, x: b.conv(x, 32, 32, pads=[0, 1, 2, 1]), "uneven"),
         (lambda b, x: b.node("Sigmoid", x), "Sigmoid"),
-        (lambda b, x: b.add(b.prelu(x, 32), b.prelu(x, 32)), "Add"),
+        (lambda b, x: b.add(x, x), "Add"),
         (lambda b, x: b.conv(x, 32, 20), "whole tiles"),
         (lambda b, x: b.norm(x, 32, scale=np.full(32, 1e9)), "16-bit"),
     ],
@@ -182,7 +180,7 @@ def test_an_output_elsewhere() -> None:
     build = Builder()
     x = build.prelu(build.conv("images", 3, 64), 64)
     y = build.node("Sigmoid", build.head(x, 64 * 256))
-    assert "output" in reason(build.model(y)) or "Sigmoid" in reason(build.model(y))
+    assert "not a map" in reason(build.model(y))
     assert "begin" in reason(_only_pool())
 
 
@@ -195,7 +193,7 @@ def test_layers_kept_in_fp32_are_respected() -> None:
     from facefleet.backends.torch.fused.match import Unmatched
 
     model = small_iresnet()
-    module, plan = recognized(cast_graph(model, "fp16"), low=torch.float16)
+    _, plan = recognized(cast_graph(model, "fp16"), low=torch.float16)
     assert not isinstance(plan, Unmatched)
     kept = next(node.output[0] for node in model.graph.node if node.op_type == "Conv")
     assert "precision" in reason(cast_graph(model, "fp16", high=[kept]), low=torch.float16)
