@@ -1,0 +1,314 @@
+"""Controllers that move `max_batch` and `max_delay_s` of a batcher to hold a latency target.
+
+Owns what was seen of arrivals and batches, and the choice. Refuses clocks, locks and batchers: the caller hands in
+times (of one clock that never goes back), tells what happened, and puts the policy that comes out into its batcher.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from facefleet.batching.arrivals import ArrivalTrace
+from facefleet.batching.forecast import Forecast, Forecaster
+from facefleet.batching.latency import LatencyCurve
+from facefleet.batching.policy import BatchPolicy
+
+
+class Controller(Protocol):
+    """What a batcher's owner calls."""
+
+    def observe_arrivals(self, count: int, now: float) -> None:
+        """So many items came, accepted or not."""
+
+    def observe_batch(self, size: int, service_s: float, latencies_s: Sequence[float], now: float) -> None:
+        """A batch ended.
+
+        Args:
+            size: Its items.
+            service_s: Seconds on the device.
+            latencies_s: Of each item, from its arrival to now.
+            now: The time.
+        """
+
+    def policy(self, now: float, *, pending: int = 0) -> BatchPolicy:
+        """The policy from now on.
+
+        Args:
+            now: The time.
+            pending: Items that wait in the batcher.
+        """
+
+
+class RecentLatency:
+    """The p99 of the latest items: up to so many seconds and so many items back.
+
+    Args:
+        window_s: How far back.
+        max_items: Most items kept.
+    """
+
+    def __init__(self, window_s: float, max_items: int = 4096) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, float]] = deque(maxlen=max_items)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def add(self, latencies_s: Sequence[float], now: float) -> None:
+        """These items were answered now."""
+        self._seen.extend((now, latency) for latency in latencies_s)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._seen.clear()
+
+    def p99_s(self, now: float) -> float:
+        """Nearest rank; 0.0 where there was nothing."""
+        while self._seen and self._seen[0][0] < now - self._window_s:
+            self._seen.popleft()
+        if not self._seen:
+            return 0.0
+        ordered = sorted(latency for _, latency in self._seen)
+        return ordered[math.ceil(0.99 * len(ordered)) - 1]
+
+
+class HalvingRule:
+    """Doubles the batch while the measured p99 is under 70 % of the target, halves it over 90 %.
+
+    The rule that is common in articles on serving (a multiplicative form of the AIMD of Clipper, Crankshaw et al.,
+    NSDI 2017, section 4.3.1). It sees latency only: under overload it takes the queue for slow batches, makes them
+    smaller, and so the queue longer. Here as a baseline.
+
+    Args:
+        start: The policy to begin with; its delay stays.
+        target_s: The p99 to hold.
+        max_batch: The bound never leaves 1 to this.
+        period_s: Between two steps, and the window of the p99; by default ten targets.
+    """
+
+    def __init__(self, start: BatchPolicy, *, target_s: float, max_batch: int, period_s: float | None = None) -> None:
+        _check_target(target_s)
+        self.target_s = target_s
+        self._policy = start
+        self._max_batch = max_batch
+        self._period_s = period_s or 10 * target_s
+        self._latency = RecentLatency(self._period_s)
+        self._next: float | None = None
+
+    def observe_arrivals(self, count: int, now: float) -> None:
+        """Not used by this rule."""
+
+    def observe_batch(self, size: int, service_s: float, latencies_s: Sequence[float], now: float) -> None:
+        """Remember the latencies."""
+        self._latency.add(latencies_s, now)
+
+    def policy(self, now: float, *, pending: int = 0) -> BatchPolicy:
+        """One step a period."""
+        if self._next is None:
+            self._next = now + self._period_s
+        if now < self._next:
+            return self._policy
+        self._next = now + self._period_s
+        p99_s = self._latency.p99_s(now)
+        if not p99_s:
+            return self._policy
+        if p99_s < 0.7 * self.target_s:
+            self._step(self._policy.max_batch * 2)
+        elif p99_s > 0.9 * self.target_s:
+            self._step(self._policy.max_batch // 2)
+        return self._policy
+
+    def _step(self, size: int) -> None:
+        size = min(max(size, 1), self._max_batch)
+        if size != self._policy.max_batch:
+            self._policy = replace(self._policy, max_batch=size)
+            self._latency.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Constants of `ModelBased`; times are in targets where they have no unit.
+
+    Attributes:
+        aim: The forecast p99 may be so much of the target.
+        window_s: Arrivals are remembered so long; several periods of bursts should fit.
+        delays: Delays that are tried.
+        same_rate: Capacities this close are held to be equal.
+        saving: A longer delay or another bound must save this share of the device's time.
+        settle: Windows of `period_s` between two changes that are not urgent.
+        period_s: Between two forecasts.
+        recent_s: The rate of this moment is that of so many seconds.
+        headroom: Capacity should be at least so many times that rate.
+    """
+
+    aim: float = 0.85
+    window_s: float = 20.0
+    delays: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4)
+    same_rate: float = 0.03
+    saving: float = 0.1
+    settle: int = 3
+    period_s: float = 0.5
+    recent_s: float = 1.0
+    headroom: float = 1.05
+
+
+class ModelBased:
+    """Chooses bound and delay from a forecast: known service times, and the arrivals of the last seconds replayed.
+
+    Of the choices whose forecast p99 is within the target, it takes those of the greatest capacity; of these the one
+    that spends the least device time an item (a delay fills batches, and a device that runs fewer batches has time
+    for other stages); of these the fastest. Where none is within the target, it takes the fastest of those
+    whose capacity exceeds what arrives and clears the queue within a target; if there are none, load is the cause and
+    not batch size, and it takes the greatest capacity.
+
+    A choice stays until another is better by a margin for a while; it is left at once when it misses the target and
+    another does not. What the forecast is off by, measured against it, corrects the next.
+
+    Args:
+        curve: Seconds a bucket, seeded by the warm-up; this object keeps it up to date.
+        target_s: The p99 to hold.
+        devices: How many work on this queue; may be set at any time.
+        base: Other fields of the policies that come out; its delay is what holds while nothing is known.
+        tuning: Constants.
+    """
+
+    def __init__(
+        self,
+        curve: LatencyCurve,
+        *,
+        target_s: float,
+        devices: int = 1,
+        base: BatchPolicy | None = None,
+        tuning: Tuning | None = None,
+    ) -> None:
+        _check_target(target_s)
+        if devices < 1:
+            raise ValueError(f"no devices: {devices}")
+        self.curve = curve
+        self.target_s = target_s
+        self.devices = devices
+        self.tuning = tuning or Tuning()
+        self._base = base or BatchPolicy(curve.buckets[0], 0.0, preferred=curve.buckets)
+        self._trace = ArrivalTrace(target_s / 16, self.tuning.window_s)
+        self._latency = RecentLatency(self.tuning.window_s)
+        self._off = 1.0
+        self._forecasts: list[Forecast] = []
+        self._choice: Forecast | None = None
+        self._changed = -math.inf
+        self._next_forecast = self._next_look = -math.inf
+
+    def observe_arrivals(self, count: int, now: float) -> None:
+        """Count them."""
+        self._trace.add(count, now)
+
+    def observe_batch(self, size: int, service_s: float, latencies_s: Sequence[float], now: float) -> None:
+        """Learn the service time, and what the latency really is."""
+        if service_s > 0:
+            self.curve.observe(size, service_s)
+        self._latency.add(latencies_s, now)
+
+    def policy(self, now: float, *, pending: int = 0) -> BatchPolicy:
+        """The choice; the window is replayed once a period, the queue looked at twice a target."""
+        if not self.curve.known:
+            return self._base
+        if now >= self._next_forecast:
+            self._next_forecast = now + self.tuning.period_s
+            self._correct(now)
+            self._forecasts = Forecaster(self.curve, self.devices).all(
+                self._trace.counts(now), self._trace.bin_s, [delay * self.target_s for delay in self.tuning.delays]
+            )
+            self._next_look = now
+        if now >= self._next_look:
+            self._next_look = now + self.target_s / 2
+            self._choose(now, pending)
+        choice = self._choice
+        assert choice is not None
+        return replace(self._base, max_batch=choice.max_batch, max_delay_s=choice.max_delay_s)
+
+    def _choose(self, now: float, pending: int) -> None:
+        forecasts = [self._corrected(forecast, pending) for forecast in self._forecasts]
+        demand = self._trace.rate(now, self.tuning.recent_s) * self.tuning.headroom
+        best = self._best(forecasts, demand, pending)
+        current = self._find(forecasts)
+        if current is not None and self._keeps(current, best, now, demand):
+            best = current
+        if current is None or (best.max_batch, best.max_delay_s) != (current.max_batch, current.max_delay_s):
+            self._changed = now
+            self._latency.clear()
+        self._choice = best
+
+    def _best(self, forecasts: Sequence[Forecast], demand: float, pending: int) -> Forecast:
+        """The choice of this moment, were there no earlier one."""
+        fit = [forecast for forecast in forecasts if forecast.p99_s <= self._limit_s]
+        fit = [forecast for forecast in fit if forecast.rate >= demand] or fit
+        if not fit:
+            return self._fastest(forecasts, demand + pending / self.target_s)
+        most = max(forecast.rate for forecast in fit)
+        fit = [forecast for forecast in fit if forecast.rate >= most * (1 - self.tuning.same_rate)]
+        eager = [forecast for forecast in fit if not forecast.max_delay_s] or fit
+        cheap = min(forecast.item_s for forecast in eager)
+        least_item_s = min(forecast.item_s for forecast in fit)
+        if least_item_s > cheap * (1 - self.tuning.saving):
+            return min(eager, key=lambda forecast: (forecast.p99_s, forecast.floor_s))
+        near = [forecast for forecast in fit if forecast.item_s <= least_item_s * (1 + self.tuning.saving)]
+        return min(near, key=lambda forecast: (forecast.p99_s, forecast.floor_s))
+
+    def _fastest(self, forecasts: Sequence[Forecast], demand: float) -> Forecast:
+        """Where nothing is within the target: the fastest of those that clear the queue, or else the most capacity."""
+        enough = [forecast for forecast in forecasts if forecast.rate >= demand]
+        if enough:
+            least = min(forecast.p99_s for forecast in enough) * (1 + self.tuning.same_rate)
+            near = [forecast for forecast in enough if forecast.p99_s <= least]
+        else:
+            most = max(forecast.rate for forecast in forecasts) * (1 - self.tuning.same_rate)
+            near = [forecast for forecast in forecasts if forecast.rate >= most]
+        return min(near, key=lambda forecast: (forecast.max_delay_s, forecast.floor_s))
+
+    def _keeps(self, current: Forecast, best: Forecast, now: float, demand: float) -> bool:
+        """Whether the present choice stays."""
+        if current.rate < min(demand, best.rate * (1 - self.tuning.same_rate)):
+            return False
+        if current.p99_s > self._limit_s:
+            return current.p99_s <= best.p99_s * (1 + self.tuning.same_rate)
+        if now < self._changed + self.tuning.settle * self.tuning.period_s:
+            return True
+        more = best.rate > current.rate * (1 + self.tuning.same_rate)
+        cheaper = best.item_s < current.item_s * (1 - self.tuning.saving)
+        faster = best.p99_s < current.p99_s * (1 - self.tuning.saving) and best.item_s <= current.item_s * 1.02
+        return not (more or cheaper or faster)
+
+    @property
+    def _limit_s(self) -> float:
+        return self.tuning.aim * self.target_s
+
+    def _corrected(self, forecast: Forecast, pending: int) -> Forecast:
+        """With what it was off by, and not below what the queue of this moment means."""
+        ahead = pending // forecast.max_batch * forecast.max_batch
+        now_s = ahead / forecast.rate + forecast.floor_s
+        return replace(forecast, p99_s=max(forecast.p99_s * self._off, now_s))
+
+    def _find(self, forecasts: Sequence[Forecast]) -> Forecast | None:
+        """The present choice as it is forecast now."""
+        if self._choice is None:
+            return None
+        here = (self._choice.max_batch, self._choice.max_delay_s)
+        return next((found for found in forecasts if (found.max_batch, found.max_delay_s) == here), None)
+
+    def _correct(self, now: float) -> None:
+        """Move the correction a tenth of the way, in logs, once the choice has been tried for a while."""
+        seen = self._find(self._forecasts)
+        if seen is None or now < self._changed + 4 * self.tuning.period_s or len(self._latency) < 200:
+            return
+        measured = self._latency.p99_s(now)
+        if measured:
+            ratio = measured / (seen.p99_s * self._off)
+            self._off = min(max(self._off * ratio**0.1, 0.7), 2.0)
+
+
+def _check_target(target_s: float) -> None:
+    if not 0 < target_s < math.inf:
+        raise ValueError(f"not a latency target: {target_s} s")
