@@ -141,14 +141,14 @@ class Tuning:
         saving: A longer delay or another bound must save this share of the device's time.
         settle: Windows of `period_s` between two changes that are not urgent.
         period_s: Between two forecasts.
-        recent_s: The rate of this moment is that of so many seconds.
+        recent_s: Seconds: the rate of this moment is that of so many, and a queue should be gone after so many.
         headroom: Capacity should be at least so many times that rate.
     """
 
     aim: float = 0.85
     window_s: float = 20.0
     delays: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4)
-    same_rate: float = 0.03
+    same_rate: float = 0.05
     saving: float = 0.1
     settle: int = 3
     period_s: float = 0.5
@@ -162,7 +162,7 @@ class ModelBased:
     Of the choices whose forecast p99 is within the target, it takes those of the greatest capacity; of these the one
     that spends the least device time an item (a delay fills batches, and a device that runs fewer batches has time
     for other stages); of these the fastest. Where none is within the target, it takes the fastest of those
-    whose capacity exceeds what arrives and clears the queue within a target; if there are none, load is the cause and
+    whose capacity exceeds what arrives and clears the queue in a second; if there are none, load is the cause and
     not batch size, and it takes the greatest capacity.
 
     A choice stays until another is better by a margin for a while; it is left at once when it misses the target and
@@ -246,7 +246,7 @@ class ModelBased:
         fit = [forecast for forecast in forecasts if forecast.p99_s <= self._limit_s]
         fit = [forecast for forecast in fit if forecast.rate >= demand] or fit
         if not fit:
-            return self._fastest(forecasts, demand + pending / self.target_s)
+            return self._fastest(forecasts, demand + pending / self.tuning.recent_s)
         most = max(forecast.rate for forecast in fit)
         fit = [forecast for forecast in fit if forecast.rate >= most * (1 - self.tuning.same_rate)]
         eager = [forecast for forecast in fit if not forecast.max_delay_s] or fit

@@ -90,11 +90,11 @@ class LatencyCurve:
             return 0.0
         bucket = self.padded(size)
         place = bisect_left(known, bucket)
-        if place == len(known):
-            return self._time(known[-1]) * bucket / known[-1]
         if place == 0:
             return self._time(known[0])
         floor = max(self._time(smaller) for smaller in known[:place])
+        if place == len(known):
+            return max(floor, self._time(known[-1]) * bucket / known[-1])
         if known[place] == bucket:
             return max(floor, self._time(bucket))
         low, high = known[place - 1], known[place]
