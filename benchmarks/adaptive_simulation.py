@@ -157,6 +157,7 @@ class Fixed:
 
     def policy(self, now: float, *, pending: int = 0) -> BatchPolicy:
         """The same."""
+        del now, pending
         return self._policy
 
 
@@ -247,9 +248,7 @@ def best_fixed(
     return pick_best(tried, device.target_s)
 
 
-def pick_best(
-    tried: dict[tuple[int, float], Result], target_s: float
-) -> tuple[tuple[int, float], Result, bool]:
+def pick_best(tried: dict[tuple[int, float], Result], target_s: float) -> tuple[tuple[int, float], Result, bool]:
     """See `best_fixed`."""
     holding = {setting: result for setting, result in tried.items() if result.p99_s <= target_s}
     pool = holding or tried

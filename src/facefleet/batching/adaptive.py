@@ -104,10 +104,12 @@ class HalvingRule:
 
     def observe_batch(self, size: int, service_s: float, latencies_s: Sequence[float], now: float) -> None:
         """Remember the latencies."""
+        del size, service_s
         self._latency.add(latencies_s, now)
 
     def policy(self, now: float, *, pending: int = 0) -> BatchPolicy:
         """One step a period."""
+        del pending
         if self._next is None:
             self._next = now + self._period_s
         if now < self._next:

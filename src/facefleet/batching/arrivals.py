@@ -35,9 +35,7 @@ class ArrivalTrace:
         self._counts[self._bin % len(self._counts)] += count
 
     def counts(self, now: float) -> Floats:
-        """Items a bin, oldest first, since the first arrival or for the window. The bin that `now` is in is left out:
-        it is not over.
-        """
+        """Items a bin, oldest first, since the first arrival or for the window; without the bin that is not over."""
         if self._first is None:
             return np.zeros(0)
         self._advance(now)

@@ -74,8 +74,10 @@ class Forecaster:
             rate = self._devices * max_batch / full_s
             waits = backlog(counts, rate * bin_s) / rate
             local = local_rate(counts, round(full_s / bin_s), bin_s)
-            for delay_s in delays_s if max_batch > 1 else delays_s[:1]:
-                found.append(self._one(max_batch, delay_s, counts, waits, local, rate))
+            found += [
+                self._one(max_batch, delay_s, counts, waits, local, rate)
+                for delay_s in (delays_s if max_batch > 1 else delays_s[:1])
+            ]
         return found
 
     def _one(

@@ -137,7 +137,7 @@ class TestModelBased:
     def test_a_queue_is_answered_with_capacity_before_the_next_forecast(self) -> None:
         control = ModelBased(curve(), target_s=TARGET_S)
         before = feed(control, 100, 4.0)[-1]
-        after = control.policy(4.06, pending=500)
+        after = control.policy(4.06, pending=900)
         assert after.max_batch > 32 >= before.max_batch
         assert after.max_delay_s == 0.0
 
