@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facefleet.batching import Batcher, BatchPolicy
-from facefleet.batching.adaptive import Controller, HalvingRule, ModelBased
+from facefleet.batching.adaptive import Controller, ModelBased
+from facefleet.batching.halving import HalvingRule
 from facefleet.batching.latency import LatencyCurve
 
 Floats = NDArray[np.float64]
@@ -227,7 +228,7 @@ def simulate(device: Device, load: Load, controller: Controller, seed: int = 0) 
 
 
 def best_fixed(
-    device: Device, load: Load, seed: int = 0, *, delays: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.4)
+    device: Device, load: Load, seed: int = 0, *, delays: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4)
 ) -> tuple[tuple[int, float], Result, bool]:
     """The best fixed setting: bound and delay, what it does, and whether it holds the target.
 

@@ -1,4 +1,4 @@
-"""Controllers that move `max_batch` and `max_delay_s` of a batcher to hold a latency target.
+"""A controller that moves `max_batch` and `max_delay_s` of a batcher to hold a latency target.
 
 Owns what was seen of arrivals and batches, and the choice. Refuses clocks, locks and batchers: the caller hands in
 times (of one clock that never goes back), tells what happened, and puts the policy that comes out into its batcher.
@@ -7,13 +7,13 @@ times (of one clock that never goes back), tells what happened, and puts the pol
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from facefleet.batching.arrivals import ArrivalTrace
 from facefleet.batching.forecast import Forecast, Forecaster
+from facefleet.batching.halving import RecentLatency, check_target
 from facefleet.batching.latency import LatencyCurve
 from facefleet.batching.policy import BatchPolicy
 
@@ -41,94 +41,6 @@ class Controller(Protocol):
             now: The time.
             pending: Items that wait in the batcher.
         """
-
-
-class RecentLatency:
-    """The p99 of the latest items: up to so many seconds and so many items back.
-
-    Args:
-        window_s: How far back.
-        max_items: Most items kept.
-    """
-
-    def __init__(self, window_s: float, max_items: int = 4096) -> None:
-        self._window_s = window_s
-        self._seen: deque[tuple[float, float]] = deque(maxlen=max_items)
-
-    def __len__(self) -> int:
-        return len(self._seen)
-
-    def add(self, latencies_s: Sequence[float], now: float) -> None:
-        """These items were answered now."""
-        self._seen.extend((now, latency) for latency in latencies_s)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._seen.clear()
-
-    def p99_s(self, now: float) -> float:
-        """Nearest rank; 0.0 where there was nothing."""
-        while self._seen and self._seen[0][0] < now - self._window_s:
-            self._seen.popleft()
-        if not self._seen:
-            return 0.0
-        ordered = sorted(latency for _, latency in self._seen)
-        return ordered[math.ceil(0.99 * len(ordered)) - 1]
-
-
-class HalvingRule:
-    """Doubles the batch while the measured p99 is under 70 % of the target, halves it over 90 %.
-
-    The rule that is common in articles on serving (a multiplicative form of the AIMD of Clipper, Crankshaw et al.,
-    NSDI 2017, section 4.3.1). It sees latency only: under overload it takes the queue for slow batches, makes them
-    smaller, and so the queue longer. Here as a baseline.
-
-    Args:
-        start: The policy to begin with; its delay stays.
-        target_s: The p99 to hold.
-        max_batch: The bound never leaves 1 to this.
-        period_s: Between two steps, and the window of the p99; by default ten targets.
-    """
-
-    def __init__(self, start: BatchPolicy, *, target_s: float, max_batch: int, period_s: float | None = None) -> None:
-        _check_target(target_s)
-        self.target_s = target_s
-        self._policy = start
-        self._max_batch = max_batch
-        self._period_s = period_s or 10 * target_s
-        self._latency = RecentLatency(self._period_s)
-        self._next: float | None = None
-
-    def observe_arrivals(self, count: int, now: float) -> None:
-        """Not used by this rule."""
-
-    def observe_batch(self, size: int, service_s: float, latencies_s: Sequence[float], now: float) -> None:
-        """Remember the latencies."""
-        del size, service_s
-        self._latency.add(latencies_s, now)
-
-    def policy(self, now: float, *, pending: int = 0) -> BatchPolicy:
-        """One step a period."""
-        del pending
-        if self._next is None:
-            self._next = now + self._period_s
-        if now < self._next:
-            return self._policy
-        self._next = now + self._period_s
-        p99_s = self._latency.p99_s(now)
-        if not p99_s:
-            return self._policy
-        if p99_s < 0.7 * self.target_s:
-            self._step(self._policy.max_batch * 2)
-        elif p99_s > 0.9 * self.target_s:
-            self._step(self._policy.max_batch // 2)
-        return self._policy
-
-    def _step(self, size: int) -> None:
-        size = min(max(size, 1), self._max_batch)
-        if size != self._policy.max_batch:
-            self._policy = replace(self._policy, max_batch=size)
-            self._latency.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +99,7 @@ class ModelBased:
         base: BatchPolicy | None = None,
         tuning: Tuning | None = None,
     ) -> None:
-        _check_target(target_s)
+        check_target(target_s)
         if devices < 1:
             raise ValueError(f"no devices: {devices}")
         self.curve = curve
@@ -234,21 +146,22 @@ class ModelBased:
     def _choose(self, now: float, pending: int) -> None:
         forecasts = [self._corrected(forecast, pending) for forecast in self._forecasts]
         demand = self._trace.rate(now, self.tuning.recent_s) * self.tuning.headroom
-        best = self._best(forecasts, demand, pending)
+        cleared = demand + pending / self.tuning.recent_s
+        best = self._best(forecasts, demand, cleared)
         current = self._find(forecasts)
-        if current is not None and self._keeps(current, best, now, demand):
+        if current is not None and self._keeps(current, best, now, demand, cleared):
             best = current
         if current is None or (best.max_batch, best.max_delay_s) != (current.max_batch, current.max_delay_s):
             self._changed = now
             self._latency.clear()
         self._choice = best
 
-    def _best(self, forecasts: Sequence[Forecast], demand: float, pending: int) -> Forecast:
+    def _best(self, forecasts: Sequence[Forecast], demand: float, cleared: float) -> Forecast:
         """The choice of this moment, were there no earlier one."""
         fit = [forecast for forecast in forecasts if forecast.p99_s <= self._limit_s]
         fit = [forecast for forecast in fit if forecast.rate >= demand] or fit
         if not fit:
-            return self._fastest(forecasts, demand + pending / self.tuning.recent_s)
+            return self._fastest(forecasts, cleared)
         most = max(forecast.rate for forecast in fit)
         fit = [forecast for forecast in fit if forecast.rate >= most * (1 - self.tuning.same_rate)]
         eager = [forecast for forecast in fit if not forecast.max_delay_s] or fit
@@ -270,11 +183,12 @@ class ModelBased:
             near = [forecast for forecast in forecasts if forecast.rate >= most]
         return min(near, key=lambda forecast: (forecast.max_delay_s, forecast.floor_s))
 
-    def _keeps(self, current: Forecast, best: Forecast, now: float, demand: float) -> bool:
+    def _keeps(self, current: Forecast, best: Forecast, now: float, demand: float, cleared: float) -> bool:
         """Whether the present choice stays."""
-        if current.rate < min(demand, best.rate * (1 - self.tuning.same_rate)):
+        late = current.p99_s > self._limit_s
+        if current.rate < min(cleared if late else demand, best.rate * (1 - self.tuning.same_rate)):
             return False
-        if current.p99_s > self._limit_s:
+        if late:
             return current.p99_s <= best.p99_s * (1 + self.tuning.same_rate)
         if now < self._changed + self.tuning.settle * self.tuning.period_s:
             return True
@@ -309,8 +223,3 @@ class ModelBased:
         if measured:
             ratio = measured / (seen.p99_s * self._off)
             self._off = min(max(self._off * ratio**0.1, 0.7), 2.0)
-
-
-def _check_target(target_s: float) -> None:
-    if not 0 < target_s < math.inf:
-        raise ValueError(f"not a latency target: {target_s} s")

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from facefleet.batching import BatchPolicy
-from facefleet.batching.adaptive import HalvingRule, ModelBased, RecentLatency
+from facefleet.batching.adaptive import ModelBased
+from facefleet.batching.halving import HalvingRule, RecentLatency
 from facefleet.batching.latency import LatencyCurve
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
