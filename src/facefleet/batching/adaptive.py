@@ -17,6 +17,9 @@ from facefleet.batching.halving import RecentLatency, check_target
 from facefleet.batching.latency import LatencyCurve
 from facefleet.batching.policy import BatchPolicy
 
+_BINS = 12
+"""Bins of arrivals in a target: queues shorter than one are not seen."""
+
 
 class Controller(Protocol):
     """What a batcher's owner calls."""
@@ -107,7 +110,8 @@ class ModelBased:
         self.devices = devices
         self.tuning = tuning or Tuning()
         self._base = base or BatchPolicy(curve.buckets[0], 0.0, preferred=curve.buckets)
-        self._trace = ArrivalTrace(target_s / 16, self.tuning.window_s)
+        self._policy = self._base
+        self._trace = ArrivalTrace(target_s / _BINS, self.tuning.window_s)
         self._latency = RecentLatency(self.tuning.window_s)
         self._off = 1.0
         self._forecasts: list[Forecast] = []
@@ -139,9 +143,7 @@ class ModelBased:
         if now >= self._next_look:
             self._next_look = now + self.target_s / 2
             self._choose(now, pending)
-        choice = self._choice
-        assert choice is not None
-        return replace(self._base, max_batch=choice.max_batch, max_delay_s=choice.max_delay_s)
+        return self._policy
 
     def _choose(self, now: float, pending: int) -> None:
         forecasts = [self._corrected(forecast, pending) for forecast in self._forecasts]
@@ -154,6 +156,7 @@ class ModelBased:
         if current is None or (best.max_batch, best.max_delay_s) != (current.max_batch, current.max_delay_s):
             self._changed = now
             self._latency.clear()
+            self._policy = replace(self._base, max_batch=best.max_batch, max_delay_s=best.max_delay_s)
         self._choice = best
 
     def _best(self, forecasts: Sequence[Forecast], demand: float, cleared: float) -> Forecast:

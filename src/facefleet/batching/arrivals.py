@@ -88,11 +88,28 @@ def backlog(counts: Floats, per_bin: float) -> Floats:
     return np.asarray(walk - np.minimum(np.minimum.accumulate(walk), 0.0), dtype=np.float64)
 
 
-def weighted_quantile(values: Floats, weights: Floats, quantile: float) -> float:
-    """The least value that at least this share of the weight does not exceed; 0.0 where there is no weight."""
-    total = float(weights.sum())
-    if not total:
-        return 0.0
-    order = np.argsort(values)
-    place = int(np.searchsorted(np.cumsum(weights[order]), quantile * total))
-    return float(values[order[min(place, len(order) - 1)]])
+def sampled(counts: Floats, most: int) -> NDArray[np.intp]:
+    """The bins of at most so many items, evenly spaced in the order of arrival.
+
+    Args:
+        counts: (n,) items a bin.
+        most: Most items.
+
+    Returns:
+        (m,) rising indices into `counts`; empty where nothing arrived.
+    """
+    total = np.cumsum(counts)
+    items = total[-1] if len(total) else 0.0
+    size = int(min(items, most))
+    return np.searchsorted(total, (np.arange(size) + 0.5) * items / max(size, 1))
+
+
+def nearest_rank(values: Floats, quantile: float) -> float:
+    """The least of the values that at least this share of them does not exceed.
+
+    Args:
+        values: (n,), n at least 1; the order does not matter.
+        quantile: Over 0, up to 1.
+    """
+    place = max(math.ceil(quantile * len(values)) - 1, 0)
+    return float(np.partition(values, place)[place])

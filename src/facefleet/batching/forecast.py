@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from facefleet.batching.arrivals import Floats, backlog, local_rate, weighted_quantile
+from facefleet.batching.arrivals import Floats, backlog, local_rate, nearest_rank, sampled
 from facefleet.batching.latency import LatencyCurve
 
-_RATES = 24
+_RATES = 16
+"""Levels at which the size of batches is computed."""
+_SAMPLES = 1024
+"""Items of the window that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +71,34 @@ class Forecaster:
             bin_s: Width of a bin.
             delays_s: Delays.
         """
+        items = sampled(counts, _SAMPLES)
         found: list[Forecast] = []
         for max_batch in self._curve.buckets:
             full_s = self._curve.seconds(max_batch)
             rate = self._devices * max_batch / full_s
-            waits = backlog(counts, rate * bin_s) / rate
-            local = local_rate(counts, round(full_s / bin_s), bin_s)
+            waits = backlog(counts, rate * bin_s)[items] / rate
+            local = local_rate(counts, round(full_s / bin_s), bin_s)[items]
             found += [
-                self._one(max_batch, delay_s, counts, waits, local, rate)
+                self._one(max_batch, delay_s, waits, local, rate)
                 for delay_s in (delays_s if max_batch > 1 else delays_s[:1])
             ]
         return found
 
-    def _one(
-        self, max_batch: int, delay_s: float, counts: Floats, waits: Floats, local: Floats, rate: float
-    ) -> Forecast:
+    def _one(self, max_batch: int, delay_s: float, waits: Floats, local: Floats, rate: float) -> Forecast:
+        """One policy, for items that found these queues and came at these rates."""
         full_s = self._curve.seconds(max_batch) * self._spread
         floor_s = full_s * (1 + 1 / self._devices) if max_batch > 1 else full_s
-        top = float(local.max(initial=0.0))
-        if not top:
-            return Forecast(max_batch, delay_s, floor_s + delay_s, rate, self._times[0], floor_s)
+        if not len(local):
+            return Forecast(max_batch, delay_s, floor_s + delay_s, rate, float(self._times[0]), floor_s)
+        top = float(local.max())
         rates = np.linspace(top / _RATES, top, _RATES)
         sizes, seconds = self._batches(rates, max_batch, delay_s)
         busy = np.minimum(rates * seconds / (sizes * self._devices), 1.0)
         company = np.minimum(delay_s, (max_batch - 1) / rates)
         own = np.maximum(self._residual(busy) * seconds, company) + seconds * self._spread
-        latencies = waits + np.interp(local, rates, own)
-        item_s = float(np.average(np.interp(local, rates, seconds / sizes), weights=counts))
-        p99_s = weighted_quantile(latencies, counts, 0.99)
+        level = np.minimum((local * (_RATES / top)).astype(np.intp), _RATES - 1)
+        p99_s = nearest_rank(waits + own[level], 0.99)
+        item_s = float((seconds / sizes)[level].mean())
         return Forecast(max_batch, delay_s, max(p99_s, floor_s if max_batch > 1 else 0.0), rate, item_s, floor_s)
 
     def _batches(self, rates: Floats, max_batch: int, delay_s: float) -> tuple[Floats, Floats]:
@@ -104,7 +107,10 @@ class Forecaster:
         seconds = np.full_like(rates, self._times[0])
         for _ in range(12):
             grown = np.maximum(rates * seconds / self._devices, 1 + rates * delay_s)
-            sizes = np.clip(grown, 1.0, max_batch)
+            grown = np.minimum(grown, max_batch)
+            if np.array_equal(grown, sizes):
+                break
+            sizes = grown
             seconds = self._times[np.minimum(np.searchsorted(self._sizes, sizes), len(self._sizes) - 1)]
         return sizes, seconds
 

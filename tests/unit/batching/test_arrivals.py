@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facefleet.batching.arrivals import ArrivalTrace, backlog, local_rate, weighted_quantile
+from facefleet.batching.arrivals import ArrivalTrace, backlog, local_rate, nearest_rank, sampled
 
 
 def test_counts_of_the_window_without_the_bin_that_is_not_over() -> None:
@@ -43,12 +43,20 @@ def test_local_rate_looks_back() -> None:
     assert len(local_rate(np.zeros(0), 2, 0.5)) == 0
 
 
-def test_weighted_quantile_counts_weights() -> None:
-    values = np.asarray([3.0, 1.0, 2.0])
-    assert weighted_quantile(values, np.asarray([1.0, 98.0, 1.0]), 0.98) == 1.0
-    assert weighted_quantile(values, np.asarray([1.0, 98.0, 1.0]), 0.99) == 2.0
-    assert weighted_quantile(values, np.asarray([1.0, 98.0, 1.0]), 1.0) == 3.0
-    assert weighted_quantile(values, np.zeros(3), 0.99) == 0.0
+def test_sampled_items_are_spread_evenly_over_what_arrived() -> None:
+    counts = np.asarray([0.0, 3.0, 0.0, 1.0])
+    assert sampled(counts, 100).tolist() == [1, 1, 1, 3]
+    assert sampled(100 * counts, 4).tolist() == [1, 1, 1, 3]
+    assert len(sampled(np.zeros(4), 10)) == 0
+    assert len(sampled(np.zeros(0), 10)) == 0
+
+
+def test_nearest_rank() -> None:
+    values = np.arange(100, 0, -1.0)
+    assert nearest_rank(values, 0.99) == 99.0
+    assert nearest_rank(values, 0.5) == 50.0
+    assert nearest_rank(values, 1.0) == 100.0
+    assert nearest_rank(np.asarray([7.0]), 0.01) == 7.0
 
 
 def test_a_window_shorter_than_a_bin_is_refused() -> None:
