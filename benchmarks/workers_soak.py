@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 
 from facefleet.batching import BatchPolicy
-from facefleet.telemetry.memory import resident_bytes
+from facefleet.telemetry.devices import resident_bytes
 from facefleet.testing import KnownAnswers, known_answer
 from facefleet.types import Outcome
 from facefleet.workers import Fleet, HandlerSpec, Payload, Work, WorkerSpec

@@ -65,12 +65,13 @@ def extract(
     sets: options.Set = None,
     config: options.Config = None,
     verbose: options.Verbose = False,
+    log_format: options.LogFormat = "human",
 ) -> Exit:
     """Write every face of the photos: box, landmarks, score, embedding.
 
     Run it again to go on where it was stopped or killed; photos that are done are not done twice.
     """
-    configure_logging(verbose=verbose)
+    configure_logging(verbose=verbose, format=options.log_format(log_format))
     loaded = options.effective(
         config=config,
         sets=sets,

@@ -145,7 +145,7 @@ def _headline(status: Status, rate: Rates) -> Iterator[Text]:
 
     silent = time.time() - status.time
     placement = _PLACEMENTS.get(status.placement, status.placement)
-    first = Text(f" {status.pack}", style="bold", no_wrap=True, overflow="ellipsis")
+    first = Text(" ", no_wrap=True, overflow="ellipsis").append(status.pack, style="bold")
     first.append(f"  {placement}  pid {status.pid}  up {_span(status.time - status.started)}", style="dim")
     if silent > _SILENT_S:
         first.append(f"  silent for {_span(silent)}", style="bold red")
@@ -204,13 +204,11 @@ def _row(worker: WorkerLoad, found: WorkerRates, queue: str, *, wide: bool) -> I
 def _busy(share: float, *, wide: bool) -> Text:
     from rich.text import Text
 
-    text = Text(f"{100 * share:3.0f}%")
+    text = Text()
     if wide:
         full = round(10 * share)
-        text = (
-            Text("━" * full, style="cyan").append("─" * (10 - full), style="bright_black").append_text(Text(" ") + text)
-        )
-    return text
+        text.append("━" * full, style="cyan").append("─" * (10 - full), style="bright_black").append(" ")
+    return text.append(f"{100 * share:3.0f}%")
 
 
 def _memory(worker: WorkerLoad, *, wide: bool) -> Text:

@@ -87,6 +87,7 @@ class RuntimeSettings:
         engines: Folder of engines that `facefleet build` made; those that fit are opened instead of compiling. ``int8``
             runs from there only. Empty: none.
         threads: Processor threads to use, 0 for min(affinity, cgroup quota).
+        status: Write once a second what the engine does into a file of this user's, for `facefleet top`.
     """
 
     backend: Backend = "auto"
@@ -96,6 +97,7 @@ class RuntimeSettings:
     precision: Precision = "auto"
     engines: str = ""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    status: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

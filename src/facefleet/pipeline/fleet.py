@@ -21,11 +21,12 @@ import numpy as np
 from facefleet.batching import BatchPolicy, LinearTime
 from facefleet.config import Settings
 from facefleet.decode import Decoder
-from facefleet.errors import CancelledError, ClosedError, DeadlineError, FacefleetError, InternalError
+from facefleet.errors import CancelledError, ClosedError, FacefleetError, InternalError
 from facefleet.pipeline.door import Door
 from facefleet.pipeline.handlers import EmbedHandler, PhotoHandler, for_device
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.wire import faces_of, photo_payload, travels
+from facefleet.telemetry.record import ANSWERS
 from facefleet.types import Faces, Outcome
 from facefleet.workers import Fleet, HandlerSpec, Payload, Work, WorkerSpec, WorkerStatus
 from facefleet.workers.placement import Placement, Rebalance, StageCosts
@@ -71,9 +72,9 @@ class FleetEngine:
         self._settings = settings
         self._pack = pack
         self._devices = tuple(devices)
-        self._placement = placement
+        self.placement = placement
         batch = settings.batch
-        self._door = Door(max_images=batch.max_images * len(devices), max_bytes=batch.max_bytes)
+        self.door = Door(max_images=batch.max_images * len(devices), max_bytes=batch.max_bytes, answers=ANSWERS)
         self._decoder = Decoder(settings.decode)
         self._readers: ThreadPoolExecutor | None = None
         whole = BatchPolicy(1, 0.0)
@@ -113,12 +114,12 @@ class FleetEngine:
         self._stop(ClosedError("the engine is closing"), deadline_s)
 
     def _stop(self, why: ClosedError, deadline_s: float) -> None:
-        self._door.shut(why)
+        self.door.shut(why)
         self._stopping.set()
         if self._readers is not None:
             self._readers.shutdown()
         if deadline_s:
-            self._door.wait_empty(deadline_s)
+            self.door.wait_empty(deadline_s)
         self.fleet.close(deadline_s=0.0)
         if self._balancer is not None:
             self._balancer.join()
@@ -131,11 +132,11 @@ class FleetEngine:
         """
         with self._reloading:
             self._settings, self._pack = settings, pack
-            self.fleet.reload(self._specs(self._placement))
+            self.fleet.reload(self._specs(self.placement))
 
     def submit(self, photo: Photo, *, wait: bool = True) -> Future[Outcome[Faces]]:
         """As `Scheduler.submit`."""
-        self._door.enter(photo, wait=wait)
+        self.door.enter(photo, wait=wait)
         photo.future.add_done_callback(functools.partial(_taken_back, weakref.ref(self), weakref.ref(photo)))
         if travels(photo.source):
             self._send(photo)
@@ -188,9 +189,9 @@ class FleetEngine:
                 continue
             _log.info("placement %d+%d: %.2f faces a photo", placement.detect, placement.embed, costs.faces)
             with self._reloading, contextlib.suppress(ClosedError):
-                old = self._specs(self._placement)
+                old = self._specs(self.placement)
                 new = self._specs(placement)
-                self._placement = placement
+                self.placement = placement
                 self.fleet.reload([spec for spec, was in zip(new, old, strict=True) if spec.stage != was.stage])
 
     def _embed_times(self) -> LinearTime:
@@ -317,8 +318,7 @@ class FleetEngine:
     def _answer(self, photo: Photo, outcome: Outcome[Faces]) -> None:
         """Give a photo its one answer."""
         self._works.pop(photo, None)
-        served = not isinstance(outcome.error, (DeadlineError, ClosedError, CancelledError))
-        self._door.leave(photo, served=served)
+        self.door.leave(photo, outcome)
         with contextlib.suppress(Exception):  # taken back at the same moment
             if photo.future.set_running_or_notify_cancel():
                 photo.future.set_result(outcome)

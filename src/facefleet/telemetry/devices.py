@@ -87,7 +87,8 @@ class Nvml:
                 return None  # this card, its driver or MIG does not say
 
         rates = ask("nvmlDeviceGetUtilizationRates")
-        memory = ask("nvmlDeviceGetMemoryInfo")
+        # The second version leaves out what the driver keeps for itself, as nvidia-smi does; old drivers lack it.
+        memory = ask("nvmlDeviceGetMemoryInfo", getattr(nvml, "nvmlMemory_v2", None)) or ask("nvmlDeviceGetMemoryInfo")
         temperature = ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
         return DeviceLoad(
             device=f"cuda:{number}",

@@ -56,6 +56,13 @@ def configure_logging(*, verbose: bool, format: Format = "human") -> None:  # no
     logger.propagate = False
 
 
+def log_settings() -> tuple[bool, Format]:
+    """Whether facefleet's log shows what is normal, and in which format: for processes that are to log alike."""
+    logger = logging.getLogger("facefleet")
+    as_json = any(isinstance(handler.formatter, JsonFormatter) for handler in logger.handlers)
+    return logger.isEnabledFor(logging.INFO), "json" if as_json else "human"
+
+
 @contextlib.contextmanager
 def request(name: str) -> Iterator[None]:
     """Records of this thread or task inside the ``with`` block bear this request's name."""
@@ -78,14 +85,12 @@ class HumanFormatter(logging.Formatter):
     ``x_bytes``, ``x_total_bytes`` as one: ``x=3.2GB/8GB``. GB are 2**30 bytes here, as memory is sold.
     """
 
-    def __init__(self) -> None:
-        super().__init__("[%(asctime)s] %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name is logging's
-        """The line without a traceback."""
-        record.message = _message(record)
-        line = super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
-        return " ".join([line, *_pairs(_fields(record))])
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        when = self.formatTime(record, "%Y-%m-%d %H:%M:%S")
+        message = _message(record).replace("\r", "\\r").replace("\n", "\\n")
+        line = " ".join([f"[{when}] {record.levelname} {message}", *_pairs(_fields(record))])
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):

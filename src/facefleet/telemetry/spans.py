@@ -25,11 +25,10 @@ def span(name: str, parent: Any = None, **attributes: Attribute) -> AbstractCont
         parent: From `current` or `from_headers`; None: the span that is open in this thread.
         attributes: Numbers and short texts about it. What is neither is left out: no image, no embedding.
     """
-    tracer = _TRACER or _find_tracer()
-    if tracer is None:
+    if _TRACER is None and ("opentelemetry.trace" not in sys.modules or _find_tracer() is None):
         return _NOTHING
     plain = {key: value for key, value in attributes.items() if isinstance(value, (str, bool, int, float))}
-    found: AbstractContextManager[Any] = tracer.start_as_current_span(name, context=parent, attributes=plain)
+    found: AbstractContextManager[Any] = _TRACER.start_as_current_span(name, context=parent, attributes=plain)
     return found
 
 

@@ -20,7 +20,9 @@ from typing import Any, TypeAlias
 
 from facefleet.batching import LinearTime, SizeLimit, run_batch
 from facefleet.errors import BadOutputError, DeviceLostError, FacefleetError, InternalError
-from facefleet.telemetry.memory import resident_bytes
+from facefleet.telemetry import configure_logging
+from facefleet.telemetry.devices import resident_bytes
+from facefleet.telemetry.record import STAGES, snapshot
 from facefleet.types import Outcome
 from facefleet.workers.arena import Mapping as ArenaMapping
 from facefleet.workers.channel import Channel, Span, needed_bytes, read_buffers, write_buffers
@@ -85,6 +87,7 @@ class _Worker:
         for thread in threads:
             thread.join()
         handler.close()
+        self._report()
         self._channel.send(("bye",))
 
     def _listen(self) -> None:
@@ -130,8 +133,10 @@ class _Worker:
             except DeviceLostError as error:
                 self._end(error)
             seconds = time.perf_counter() - started
+            size = sum(handler.size(task.payload) for task in batch)
+            STAGES[self._spec.stage].batch(int(size), int(size), seconds)
             with self._counting:
-                self._times.add(sum(handler.size(task.payload) for task in batch), seconds)
+                self._times.add(size, seconds)
                 self._items += len(batch)
             self._send(number, [(task, outcomes[task.number]) for task in batch])
 
@@ -161,15 +166,19 @@ class _Worker:
 
     def _beat(self) -> None:
         while not self._stopping.wait(BEAT_S):
-            facts: Mapping[str, Any] = {} if self._handler is None else self._handler.facts()
-            limit = None if self._limit.size == 2**31 else self._limit.size
-            with self._counting:
-                own = {"items": self._items, "busy_s": self._times.seconds, "times": self._times.sums()}
-            own |= {"rss_bytes": resident_bytes(), "batch_limit": limit}
             try:
-                self._channel.send(("beat", {**own, **facts}))
+                self._report()
             except OSError:
                 return
+
+    def _report(self) -> None:
+        """Send a heartbeat: what was done, and the metrics."""
+        facts: Mapping[str, Any] = {} if self._handler is None else self._handler.facts()
+        limit = None if self._limit.size == 2**31 else self._limit.size
+        with self._counting:
+            own = {"items": self._items, "busy_s": self._times.seconds, "times": self._times.sums()}
+        own |= {"rss_bytes": resident_bytes(os.getpid()), "batch_limit": limit, "metrics": snapshot()}
+        self._channel.send(("beat", {**own, **facts}))
 
     def _end(self, error: DeviceLostError) -> None:
         """Say why, and end now: what this process could still do with its device is not to be trusted."""
@@ -185,16 +194,23 @@ def _portable(error: Exception) -> FacefleetError | InternalError:
     return InternalError(f"{type(error).__name__}: {error}")
 
 
+def _mark(record: logging.LogRecord, worker: str) -> bool:
+    """Which worker a record is from."""
+    record.worker = worker
+    return True
+
+
 def main(fd: int) -> int:
     """Run a worker on the channel with descriptor `fd`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     channel = Channel(fd)
     try:
-        (_, path, arena_fd, arena_size, log_level), _ = channel.receive()
+        (_, path, arena_fd, arena_size, verbose, log_format), _ = channel.receive()
         sys.path[:] = path
         (_, spec), _ = channel.receive()
         assert isinstance(spec, WorkerSpec)
-        logging.basicConfig(level=log_level, format=f"[%(asctime)s] %(levelname)s {spec.name}: %(message)s")
+        configure_logging(verbose=verbose, format=log_format)
+        logging.getLogger("facefleet").handlers[0].addFilter(lambda record: _mark(record, spec.name))
         if spec.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, spec.cores)
         _Worker(channel, spec, ArenaMapping(arena_fd, arena_size)).run()

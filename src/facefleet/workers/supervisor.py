@@ -23,6 +23,7 @@ from facefleet.errors import (
     WorkerLostError,
     WorkerStartError,
 )
+from facefleet.telemetry.record import BATCHERS, STAGES, WORKERS, fold, retire
 from facefleet.types import Outcome
 from facefleet.workers.dispatch import Dispatcher
 from facefleet.workers.handler import WorkerSpec
@@ -88,6 +89,9 @@ class Supervisor:
 
     def close(self) -> None:
         """Give the arena back; no worker is left."""
+        BATCHERS["fleet"].stopped()
+        for name in self.workers:
+            WORKERS[name].gone()
         if self.shipping is not None:
             self.shipping.arena.close()
         if self.selector is not None:
@@ -116,6 +120,9 @@ class Supervisor:
         if kind == "done":
             self._results(worker, message[1], message[2], frames, answers)
         elif kind == "beat":
+            metrics = message[1].pop("metrics", None)
+            if metrics is not None:
+                fold(worker.spec.name, worker.generation, metrics)
             worker.facts.update(message[1])
         elif kind == "state":
             state = WorkerState(message[1])
@@ -162,6 +169,7 @@ class Supervisor:
         if now < self.look_at:
             return
         self.look_at = now + LOOK_S
+        self._show(now)
         for seat, late in self.dispatcher.overdue(now, self.options.hang_s):
             worker = self.seated[seat.name]
             worker.error = InternalError(f"hung: a work was out for {now - late[0].sent_at:.0f} s")
@@ -176,6 +184,14 @@ class Supervisor:
                 worker.error = worker.error or InternalError(f"no sign of life for {self._patience(worker):.0f} s")
                 _log.error("%s: %s", worker.spec.name, worker.error)
                 self._ended(worker, answers)
+
+    def _show(self, now: float) -> None:
+        """What is known, in the metrics."""
+        BATCHERS["fleet"].tick()
+        for worker in self.workers.values():
+            WORKERS[worker.spec.name].state(worker.spec.stage, worker.state.value)
+        for stage, batcher in self.dispatcher.batchers.items():
+            STAGES[stage].queue(self.dispatcher.waiting(stage), batcher.age(now))
 
     def _patience(self, worker: Worker) -> float:
         return self.options.silence_s if worker.state in READY_STATES else self.options.start_s
@@ -222,6 +238,9 @@ class Supervisor:
         self.shipping.drop_all(worker)
         self.requeued += len(held) - len(given_up)
         self.quarantined += len(given_up)
+        retire(worker.spec.name, worker.generation)
+        STAGES[worker.spec.stage].requeued(len(held) - len(given_up))
+        STAGES[worker.spec.stage].quarantined(len(given_up))
         why = worker.why
         for work in given_up:
             error = QuarantinedError(f"{work.crashes} workers ended while it ran ({why})")
@@ -238,6 +257,7 @@ class Supervisor:
         else:
             _log.warning("%s ended (%s); %d works go to others", worker.spec.name, why, len(held) - len(given_up))
             worker.wait_to_restart(now)
+            WORKERS[worker.spec.name].restarted()
 
     def _is_final(self, error: Exception | None) -> bool:
         """Whether starting again cannot help: it refused with a reason of its own."""
@@ -306,7 +326,11 @@ class Supervisor:
     def dispatch(self) -> None:
         """Send what may go; with the lock held."""
         assert self.shipping is not None
-        for batch in self.dispatcher.dispatch(time.monotonic()):
+        now = time.monotonic()
+        for batch in self.dispatcher.dispatch(now):
+            for work in batch.works:
+                if work.ticket is not None:
+                    STAGES[work.stage].waited(now - work.ticket.arrived)
             worker = self.seated[batch.worker]
             if not self.shipping.send(worker, batch):
                 worker.heard = -math.inf  # `watch` ends it, and moves what it had

@@ -25,8 +25,12 @@ from facefleet.errors import (
     QueueFullError,
     SourceError,
 )
+from facefleet.jobs import Progress, run_job
 from facefleet.pipeline.fleet import FleetEngine, stage_costs
+from facefleet.sources import Inputs
 from facefleet.types import DeferredImage, EncodedImage, Faces
+from facefleet.workers import WorkerSpec
+from facefleet.workers.placement import Placement
 from tests.conftest import encode, smooth_picture
 
 FIRST = min(os.sched_getaffinity(0))
@@ -236,3 +240,69 @@ def test_a_photo_cancelled_in_the_queue_is_not_worked_on(isolated: Engine, astro
     assert any(dropped)
     assert all(future.result().ok for future, gone in zip(futures, dropped, strict=True) if not gone)
     assert len(isolated.analyze(astronaut)) == 1
+
+
+def test_a_job_survives_the_deaths_of_its_workers(
+    home: Path, engine: Engine, astronaut: np.ndarray, tmp_path: Path
+) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(50):
+        (folder / f"{number:03d}.jpg").write_bytes(encode(crowd(astronaut, 1 + number % 3), "JPEG"))
+    (folder / "broken.jpg").write_bytes(b"\xff\xd8broken")
+    expected = run_job(Inputs([str(folder)]), tmp_path / "here.parquet", engine)
+    killed = []
+
+    with Engine(settings_for(home, devices=f"cpu:{FIRST}")) as opened:
+
+        def progress(now: Progress) -> None:
+            if now.done in (3, 20):
+                os.kill(opened.workers()[0].pid, signal.SIGKILL)
+                killed.append(now.done)
+
+        summary = run_job(Inputs([str(folder)]), tmp_path / "there.parquet", opened, progress=progress)
+    assert killed == [3, 20]
+    assert (summary.ok, summary.failed_permanent, summary.faces) == (50, 1, expected.faces)
+    assert (tmp_path / "there.parquet").read_bytes() == (tmp_path / "here.parquet").read_bytes()
+
+
+class FakeFleet:
+    """Remembers what it was told to reload."""
+
+    def __init__(self, engine: FleetEngine) -> None:
+        self.engine = engine
+        self.reloaded: list[tuple[str, str]] = []
+        self.moved = threading.Event()
+
+    def reload(self, specs: list[WorkerSpec]) -> None:
+        self.reloaded += [(spec.name, spec.stage) for spec in specs]
+        self.moved.set()
+
+
+def test_devices_move_to_the_stage_that_needs_them(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_for(home, devices="cuda:0,1,2,3", placement="stage")
+    opened = FleetEngine(settings, "opencv", ["cuda:0", "cuda:1", "cuda:2", "cuda:3"], Placement(2, 2))
+    fleet = FakeFleet(opened)
+    looks = iter(range(1, 1000))
+    times = LinearTime()
+
+    def stage_seconds() -> dict[str, tuple[int, float]]:
+        images = 100 * next(looks)  # 10 ms a photo, of 20 faces of 2 ms
+        return {"align": (images, 0.0), "detect": (images, 0.010 * images)}
+
+    def embed_times() -> LinearTime:
+        for size in (8, 16) * 84:
+            times.add(size, 0.002 * size)
+        return LinearTime(*times.sums())
+
+    monkeypatch.setattr("facefleet.pipeline.fleet._BALANCE_S", 0.005)
+    monkeypatch.setattr(opened, "fleet", fleet)
+    monkeypatch.setattr(opened, "stage_seconds", stage_seconds)
+    monkeypatch.setattr(opened, "_embed_times", embed_times)
+    watcher = threading.Thread(target=opened._watch_balance)
+    watcher.start()
+    assert fleet.moved.wait(10)
+    opened._stopping.set()
+    watcher.join()
+    assert fleet.reloaded == [("cuda:1", "embed")]
+    assert opened.placement == Placement(1, 3)
