@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import heapq
 import math
+import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +103,32 @@ def loads(seconds: float) -> dict[str, Load]:
         Load("drift", lambda _now, _end: 0.4, seconds, lambda now, end: 1.6 if now > end / 2 else 1.0),
     ]
     return {load.name: load for load in found}
+
+
+def random_case(number: int, seconds: float) -> tuple[Device, Load]:
+    """Devices, their count, target and load drawn with a seed: settings that nobody chose the constants for."""
+    draw = random.Random(number)
+    device = DEVICES[draw.choice(list(DEVICES))]
+    count = draw.choice([1, 2] if device.name == "gpu" else [1, 2, 4])
+    device = replace(device, count=count, target_s=device.target_s * draw.choice([0.7, 1.0, 1.5]))
+    kind = draw.choice(["poisson", "bursty", "ramp", "drift"])
+    if kind == "poisson":
+        level = draw.uniform(0.2, 0.97)
+        return device, Load(f"poisson {level:.2f}", lambda _now, _end: level, seconds)
+    if kind == "bursty":
+        high, on_s, off_s = draw.uniform(0.5, 1.5), draw.uniform(0.1, 1.0), draw.uniform(0.3, 2.0)
+        return device, Load(f"bursty {high:.2f}, {on_s:.2f}/{off_s:.2f} s", on_off(high, 0.05, on_s, off_s), seconds)
+    if kind == "ramp":
+        last = draw.uniform(0.3, 1.0)
+        return device, Load(f"ramp to {last:.2f}", lambda now, end: 0.05 + (last - 0.05) * now / end, seconds)
+    level, slower = draw.uniform(0.2, 0.6), draw.uniform(0.6, 1.7)
+    drift = Load(
+        f"drift {level:.2f} x{slower:.2f}",
+        lambda _now, _end: level,
+        seconds,
+        lambda now, end: slower if now > end / 2 else 1.0,
+    )
+    return device, drift
 
 
 @dataclass
