@@ -96,6 +96,8 @@ def loads(seconds: float) -> dict[str, Load]:
         Load("poisson 0.3", lambda _now, _end: 0.3, seconds),
         Load("poisson 0.6", lambda _now, _end: 0.6, seconds),
         Load("poisson 0.8", lambda _now, _end: 0.8, seconds),
+        Load("poisson 0.9", lambda _now, _end: 0.9, seconds),
+        Load("poisson 0.95", lambda _now, _end: 0.95, seconds),
         Load("bursty", on_off(0.85, 0.05, 0.6, 1.2), seconds),
         Load("bursty, over", on_off(1.15, 0.05, 0.3, 1.2), seconds),
         Load("ramp", lambda now, end: 0.1 + 0.75 * now / end, seconds),
@@ -201,11 +203,11 @@ def halving(device: Device) -> HalvingRule:
 
 
 def model_based(device: Device, seed: int = 0) -> ModelBased:
-    """Warmed up: each bucket ran three times, as jittery as later."""
+    """Warmed up: each bucket ran nine times, as jittery as later."""
     rng = np.random.default_rng(1000 + seed)
     curve = LatencyCurve(device.buckets)
     for bucket in reversed(device.buckets):
-        runs = device.seconds(bucket) * np.exp(rng.normal(0, JITTER, 3))
+        runs = device.seconds(bucket) * np.exp(rng.normal(0, JITTER, 9))
         curve.seed(bucket, float(np.median(runs)))
     return ModelBased(curve, target_s=device.target_s, devices=device.count)
 

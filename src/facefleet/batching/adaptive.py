@@ -21,6 +21,10 @@ _BINS = 12
 """Bins of arrivals in a target: queues shorter than one are not seen."""
 
 
+_LEAST_MEASURED = 200
+"""A p99 of fewer items says little."""
+
+
 class Controller(Protocol):
     """What a batcher's owner calls."""
 
@@ -58,8 +62,7 @@ class Tuning:
         saving: A longer delay or another bound must save this share of the device's time.
         settle: Windows of `period_s` between two changes that are not urgent.
         period_s: Between two forecasts.
-        recent_s: Seconds: the rate of this moment is that of so many, and a queue should be gone after so many.
-        headroom: Capacity should be at least so many times that rate.
+        recent_s: The rate of this moment is that of so many seconds.
     """
 
     aim: float = 0.85
@@ -69,8 +72,7 @@ class Tuning:
     saving: float = 0.1
     settle: int = 3
     period_s: float = 0.5
-    recent_s: float = 1.0
-    headroom: float = 1.05
+    recent_s: float = 2.0
 
 
 class ModelBased:
@@ -78,12 +80,12 @@ class ModelBased:
 
     Of the choices whose forecast p99 is within the target, it takes those of the greatest capacity; of these the one
     that spends the least device time an item (a delay fills batches, and a device that runs fewer batches has time
-    for other stages); of these the fastest. Where none is within the target, it takes the fastest of those
-    whose capacity exceeds what arrives and clears the queue in a second; if there are none, load is the cause and
-    not batch size, and it takes the greatest capacity.
+    for other stages); of these the fastest. Where none is within the target, it takes the fastest of those that serve
+    what arrives. In overload, when the queue alone outlasts the target, load is the cause and not batch size, and it
+    takes the greatest capacity.
 
     A choice stays until another is better by a margin for a while; it is left at once when it misses the target and
-    another does not. What the forecast is off by, measured against it, corrects the next.
+    another does not. What was measured of it counts where the forecast is darker, and corrects the next forecasts.
 
     Args:
         curve: Seconds a bucket, seeded by the warm-up; this object keeps it up to date.
@@ -113,7 +115,9 @@ class ModelBased:
         self._policy = self._base
         self._trace = ArrivalTrace(target_s / _BINS, self.tuning.window_s)
         self._latency = RecentLatency(self.tuning.window_s)
+        self._overloaded = False
         self._off = 1.0
+        self._measured_s = 0.0
         self._forecasts: list[Forecast] = []
         self._choice: Forecast | None = None
         self._changed = -math.inf
@@ -135,7 +139,7 @@ class ModelBased:
             return self._base
         if now >= self._next_forecast:
             self._next_forecast = now + self.tuning.period_s
-            self._correct(now)
+            self._measure(now)
             self._forecasts = Forecaster(self.curve, self.devices).all(
                 self._trace.counts(now), self._trace.bin_s, [delay * self.target_s for delay in self.tuning.delays]
             )
@@ -147,24 +151,26 @@ class ModelBased:
 
     def _choose(self, now: float, pending: int) -> None:
         forecasts = [self._corrected(forecast, pending) for forecast in self._forecasts]
-        demand = self._trace.rate(now, self.tuning.recent_s) * self.tuning.headroom
-        cleared = demand + pending / self.tuning.recent_s
-        best = self._best(forecasts, demand, cleared)
+        demand = self._trace.rate(now, self.tuning.recent_s)
+        queue_s = pending / max(forecast.rate for forecast in forecasts)
+        self._overloaded = queue_s > self.target_s * (0.25 if self._overloaded else 1.0)
+        best = self._best(forecasts, demand)
         current = self._find(forecasts)
-        if current is not None and self._keeps(current, best, now, demand, cleared):
+        if current is not None and self._keeps(current, best, now, demand):
             best = current
-        if current is None or (best.max_batch, best.max_delay_s) != (current.max_batch, current.max_delay_s):
+        if current is None or not _same(best, current):
             self._changed = now
+            self._measured_s = 0.0
             self._latency.clear()
             self._policy = replace(self._base, max_batch=best.max_batch, max_delay_s=best.max_delay_s)
         self._choice = best
 
-    def _best(self, forecasts: Sequence[Forecast], demand: float, cleared: float) -> Forecast:
+    def _best(self, forecasts: Sequence[Forecast], demand: float) -> Forecast:
         """The choice of this moment, were there no earlier one."""
         fit = [forecast for forecast in forecasts if forecast.p99_s <= self._limit_s]
         fit = [forecast for forecast in fit if forecast.rate >= demand] or fit
         if not fit:
-            return self._fastest(forecasts, cleared)
+            return self._fastest(forecasts, demand)
         most = max(forecast.rate for forecast in fit)
         fit = [forecast for forecast in fit if forecast.rate >= most * (1 - self.tuning.same_rate)]
         eager = [forecast for forecast in fit if not forecast.max_delay_s] or fit
@@ -176,23 +182,25 @@ class ModelBased:
         return min(near, key=lambda forecast: (forecast.p99_s, forecast.floor_s))
 
     def _fastest(self, forecasts: Sequence[Forecast], demand: float) -> Forecast:
-        """Where nothing is within the target: the fastest of those that clear the queue, or else the most capacity."""
-        enough = [forecast for forecast in forecasts if forecast.rate >= demand]
-        if enough:
-            least = min(forecast.p99_s for forecast in enough) * (1 + self.tuning.same_rate)
-            near = [forecast for forecast in enough if forecast.p99_s <= least]
-        else:
-            most = max(forecast.rate for forecast in forecasts) * (1 - self.tuning.same_rate)
-            near = [forecast for forecast in forecasts if forecast.rate >= most]
+        """Where nothing is within the target: in overload the most capacity, else the fastest that is not outrun."""
+        most = max(forecast.rate for forecast in forecasts) * (1 - self.tuning.same_rate)
+        enough = [
+            forecast for forecast in forecasts if forecast.rate >= (most if self._overloaded else min(demand, most))
+        ]
+        if self._overloaded:
+            return min(enough, key=lambda forecast: (forecast.max_delay_s, forecast.floor_s))
+        least = min(forecast.p99_s for forecast in enough) * (1 + self.tuning.same_rate)
+        near = [forecast for forecast in enough if forecast.p99_s <= least]
         return min(near, key=lambda forecast: (forecast.max_delay_s, forecast.floor_s))
 
-    def _keeps(self, current: Forecast, best: Forecast, now: float, demand: float, cleared: float) -> bool:
+    def _keeps(self, current: Forecast, best: Forecast, now: float, demand: float) -> bool:
         """Whether the present choice stays."""
         late = current.p99_s > self._limit_s
-        if current.rate < min(cleared if late else demand, best.rate * (1 - self.tuning.same_rate)):
+        same = best.rate * (1 - self.tuning.same_rate)
+        if current.rate < (same if late and self._overloaded else min(demand, same)):
             return False
         if late:
-            return current.p99_s <= best.p99_s * (1 + self.tuning.same_rate)
+            return self._overloaded or current.p99_s <= best.p99_s * (1 + self.tuning.saving)
         if now < self._changed + self.tuning.settle * self.tuning.period_s:
             return True
         more = best.rate > current.rate * (1 + self.tuning.same_rate)
@@ -205,24 +213,33 @@ class ModelBased:
         return self.tuning.aim * self.target_s
 
     def _corrected(self, forecast: Forecast, pending: int) -> Forecast:
-        """With what it was off by, and not below what the queue of this moment means."""
+        """With what it was off by, not above what was measured, not below what the queue of this moment means."""
+        p99_s = forecast.p99_s * self._off
+        if self._measured_s and self._choice is not None and _same(forecast, self._choice):
+            p99_s = min(p99_s, self._measured_s)
         ahead = pending // forecast.max_batch * forecast.max_batch
-        now_s = ahead / forecast.rate + forecast.floor_s
-        return replace(forecast, p99_s=max(forecast.p99_s * self._off, now_s))
+        now_s = ahead / forecast.rate + forecast.floor_s / self.curve.spread()
+        return replace(forecast, p99_s=max(p99_s, now_s))
 
     def _find(self, forecasts: Sequence[Forecast]) -> Forecast | None:
         """The present choice as it is forecast now."""
-        if self._choice is None:
-            return None
-        here = (self._choice.max_batch, self._choice.max_delay_s)
-        return next((found for found in forecasts if (found.max_batch, found.max_delay_s) == here), None)
+        choice = self._choice
+        return next((found for found in forecasts if choice is not None and _same(found, choice)), None)
 
-    def _correct(self, now: float) -> None:
-        """Move the correction a tenth of the way, in logs, once the choice has been tried for a while."""
+    def _measure(self, now: float) -> None:
+        """The p99 of the choice, once it has been tried for a while.
+
+        The correction moves a tenth of the way, in logs, to what the last forecast was off by.
+        """
         seen = self._find(self._forecasts)
-        if seen is None or now < self._changed + 4 * self.tuning.period_s or len(self._latency) < 200:
+        self._measured_s = 0.0
+        if seen is None or now < self._changed + 4 * self.tuning.period_s or len(self._latency) < _LEAST_MEASURED:
             return
-        measured = self._latency.p99_s(now)
-        if measured:
-            ratio = measured / (seen.p99_s * self._off)
+        self._measured_s = self._latency.p99_s(now)
+        if self._measured_s:
+            ratio = self._measured_s / (seen.p99_s * self._off)
             self._off = min(max(self._off * ratio**0.1, 0.7), 2.0)
+
+
+def _same(one: Forecast, other: Forecast) -> bool:
+    return (one.max_batch, one.max_delay_s) == (other.max_batch, other.max_delay_s)
