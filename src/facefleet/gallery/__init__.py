@@ -7,7 +7,8 @@ rebuilds an index.
 
 from facefleet.gallery.calibration import Calibration, calibrate
 from facefleet.gallery.erase import ErasedPerson
-from facefleet.gallery.gallery import Gallery, galleries
+from facefleet.gallery.gallery import Gallery
+from facefleet.gallery.header import galleries
 from facefleet.gallery.records import Change, Decision, Header, Match, NewSample, Person, PipelineIdentity, Sample
 
 __all__ = [

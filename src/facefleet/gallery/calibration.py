@@ -163,7 +163,9 @@ def from_scores(
     )
 
 
-def _platt(centers: NDArray[np.float64], genuine: NDArray[np.int64], impostor: NDArray[np.int64]) -> tuple[float, float]:
+def _platt(
+    centers: NDArray[np.float64], genuine: NDArray[np.int64], impostor: NDArray[np.int64]
+) -> tuple[float, float]:
     """Slope and intercept of a logistic regression on binned scores, both classes weighing the same."""
     good, bad = genuine.sum(), impostor.sum()
     high, low = (good + 1) / (good + 2), 1 / (bad + 2)
@@ -220,15 +222,22 @@ def plot_calibration(calibration: Calibration, path: Path) -> Path | None:
     for row in calibration.rows:
         if row.threshold is not None:
             axes.axvline(row.threshold, color="black", linewidth=0.7, linestyle=":")
-            axes.text(row.threshold, 0.99, f" {row.far:g}", rotation=90, va="top", fontsize=7,
-                      transform=axes.get_xaxis_transform())
+            axes.text(
+                row.threshold,
+                0.99,
+                f" {row.far:g}",
+                rotation=90,
+                va="top",
+                fontsize=7,
+                transform=axes.get_xaxis_transform(),
+            )
     axes.set_xlabel("cosine (dotted: thresholds, with their false acceptance rates)")
     axes.set_ylabel("share of pairs per bin of 0.01")
     axes.set_xlim(-0.5, 1)
     if calibration.slope is not None:
         right = axes.twinx()
         x = np.linspace(-0.5, 1, 301)
-        right.plot(x, [calibration.probability(value) for value in x], color="tab:blue", label="probability")
+        right.plot(x, [calibration.probability(value) or 0.0 for value in x], color="tab:blue", label="probability")
         right.set_ylabel("probability of the same person, equal odds beforehand", color="tab:blue")
         right.set_ylim(0, 1.02)
     axes.legend(loc="center left")

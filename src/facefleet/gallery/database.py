@@ -126,9 +126,8 @@ class Database:
 
     def fresh_meta(self, key: str) -> str | None:
         """A remembered value as it is on the disk now, whatever transaction this thread is in."""
-        with self.mapped():
-            with contextlib.closing(sqlite3.connect(self.path, timeout=_BUSY_S)) as db:
-                row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        with self.mapped(), contextlib.closing(sqlite3.connect(self.path, timeout=_BUSY_S)) as db:
+            row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
     def truncate_log(self) -> bool:

@@ -109,5 +109,7 @@ class Means:
         answers = []
         for line in scores:
             order = np.lexsort((self.people, -line))[:k]
-            answers.append([Candidate(int(self.people[i]), float(line[i]), None) for i in order if line[i] >= threshold])
+            answers.append(
+                [Candidate(int(self.people[i]), float(line[i]), None) for i in order if line[i] >= threshold]
+            )
         return answers

@@ -21,7 +21,8 @@ from facefleet.types import F32Array
 
 _CHUNK = 500
 _PERSON = (
-    "SELECT id, name, metadata, created_s, checksum, (SELECT COUNT(*) FROM samples WHERE person = people.id) FROM people"
+    "SELECT id, name, metadata, created_s, checksum,"
+    " (SELECT COUNT(*) FROM samples WHERE person = people.id) FROM people"
 )
 _SAMPLE = (
     "SELECT id, person, embedding, checksum, source, source_sha256, quality, box, chip, facts_checksum, created_s"
@@ -94,7 +95,8 @@ def condition(where: Mapping[str, Any]) -> tuple[str, list[object]]:
     Raises:
         ConfigError: A value of another kind.
     """
-    clauses, parameters = ["1"], []
+    clauses = ["1"]
+    parameters: list[object] = []
     for key, value in where.items():
         path = "$" + "".join(f'."{part}"' for part in key.replace('"', "").split("."))
         values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
@@ -191,9 +193,8 @@ def counts(db: sqlite3.Connection) -> tuple[int, int]:
 def history(db: sqlite3.Connection, person_id: int | None = None, limit: int | None = None) -> Iterator[Change]:
     """Changes, latest first; of one person, if given."""
     clause, parameters = ("1", []) if person_id is None else ("person = ?", [person_id])
-    query = (
-        "SELECT revision, at_s, who, action, person, samples, detail FROM history JOIN commits USING (revision)"
-        f" WHERE {clause} ORDER BY history.id DESC LIMIT ?"
-    )
-    for row in db.execute(query, (*parameters, -1 if limit is None else limit)):
-        yield Change(*row[:6], json.loads(row[6]))
+    query = "SELECT revision, at_s, who, action, person, samples, detail FROM history JOIN commits USING (revision)"
+    order = "ORDER BY history.id DESC LIMIT ?"
+    for row in db.execute(f"{query} WHERE {clause} {order}", (*parameters, -1 if limit is None else limit)):
+        revision, at_s, who, action, person_of, samples, detail = row
+        yield Change(revision, at_s, who, action, person_of, samples, json.loads(detail))

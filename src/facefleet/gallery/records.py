@@ -5,6 +5,7 @@ Owns shapes and meaning; refuses I/O. Frozen, safe in any thread.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -31,6 +32,17 @@ class PipelineIdentity:
     dimension: int
     threshold: float = 0.5
     description: Mapping[str, str] = field(default_factory=dict)
+
+
+def pipeline_text(pipeline: PipelineIdentity) -> str:
+    """As it is stored: JSON."""
+    values = {
+        "fingerprint": pipeline.fingerprint,
+        "dimension": pipeline.dimension,
+        "threshold": pipeline.threshold,
+        "description": dict(pipeline.description),
+    }
+    return json.dumps(values, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)

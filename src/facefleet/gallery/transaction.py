@@ -37,9 +37,7 @@ class Transaction:
         self.db = db
         self.at_s = time.time()
         self.revision = latest_revision(db) + 1
-        db.execute(
-            "INSERT INTO commits VALUES (?, ?, ?, ?)", (self.revision, secrets.randbits(62), self.at_s, who)
-        )
+        db.execute("INSERT INTO commits VALUES (?, ?, ?, ?)", (self.revision, secrets.randbits(62), self.at_s, who))
 
     def note(self, action: str, person: int | None, samples: int = 0, detail: Mapping[str, Any] | None = None) -> None:
         """A line of the history; `detail` holds no name and nothing of a picture."""
@@ -59,9 +57,7 @@ class Transaction:
         self._seal_person(cursor.lastrowid, name, text)
         return cursor.lastrowid
 
-    def change_person(
-        self, person: int, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
-    ) -> None:
+    def change_person(self, person: int, *, name: str | None = None, metadata: Mapping[str, Any] | None = None) -> None:
         """Give somebody another name or other metadata."""
         row = self.db.execute("SELECT name, metadata FROM people WHERE id = ?", (person,)).fetchone()
         if row is None:
@@ -84,7 +80,13 @@ class Transaction:
         return len(samples)
 
     def add_sample(
-        self, person: int, vector: F32Array, sample: NewSample, *, id: int | None = None, chip_png: bytes | None = None  # noqa: A002
+        self,
+        person: int,
+        vector: F32Array,
+        sample: NewSample,
+        *,
+        id: int | None = None,  # noqa: A002
+        chip_png: bytes | None = None,
     ) -> int:
         """Add a face.
 

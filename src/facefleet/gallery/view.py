@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from facefleet.errors import FacefleetError, GalleryCorruptError, GalleryWriteError
+from facefleet.errors import FacefleetError, GalleryCorruptError, GalleryWriteError, PipelineMismatchError
 from facefleet.gallery import reads
 from facefleet.gallery.database import Database
 from facefleet.gallery.index.base import Index, Searcher
 from facefleet.gallery.index.layered import Base, LayeredIndex
 from facefleet.gallery.index.registry import SEGMENTS, segment_type
 from facefleet.gallery.index.snapshot import Stamp, read_snapshot, write_snapshot
-from facefleet.gallery.records import Header
+from facefleet.gallery.records import Header, pipeline_text
 from facefleet.gallery.roster import Roster
 from facefleet.gallery.transaction import latest_revision
 
@@ -131,6 +131,7 @@ class View:
         seen = self._seen
         if seen is not None and seen.revision == revision:
             return seen
+        require_same(db, self._header)
         if seen is None or self._index is None or seen.revision > revision:
             self._seen = seen = self._opened(db, revision)
         else:
@@ -198,7 +199,7 @@ class View:
     def _from_snapshot(self, db: sqlite3.Connection, revision: int) -> tuple[Stamp, Base, np.ndarray] | None:
         """The latest snapshot that is whole and of this gallery's life."""
         oldest = int(reads.meta(db, ERASED) or 0)
-        for path in reversed(sorted(self._folder.glob(f"{self._kind}-*.snapshot"))):
+        for path in sorted(self._folder.glob(f"{self._kind}-*.snapshot"), reverse=True):
             try:
                 found = read_snapshot(path, segment_type(self._kind), self._options)
             except OSError:
@@ -220,9 +221,7 @@ class View:
         """Write a snapshot and remove older ones; failing to is logged, the record has everything."""
         if not self._snapshots or len(base.ids) < _SNAPSHOT_ROWS or base.segment is None:
             return
-        stamp = Stamp(
-            self._header.uuid, revision, reads.token_of(db, revision) or 0, self._header.pipeline.fingerprint
-        )
+        stamp = Stamp(self._header.uuid, revision, reads.token_of(db, revision) or 0, self._header.pipeline.fingerprint)
         path = self._folder / f"{self._kind}-{revision:012d}.snapshot"
         try:
             with snapshots_locked(self._folder):
@@ -264,6 +263,18 @@ class View:
         if base is not None:
             with contextlib.suppress(FacefleetError), self._database.reading() as db:
                 self._save(db, seen.revision, base, seen.roster.people_of(base.ids))
+
+
+def require_same(db: sqlite3.Connection, header: Header) -> None:
+    """Refuse to go on with a gallery whose embeddings are not those that it was opened with.
+
+    Raises:
+        PipelineMismatchError: It was re-embedded since.
+    """
+    if reads.meta(db, "pipeline") != pipeline_text(header.pipeline):
+        raise PipelineMismatchError(
+            "the gallery was re-embedded with another model since it was opened", hint="open it again"
+        )
 
 
 @contextlib.contextmanager

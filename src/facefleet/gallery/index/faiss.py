@@ -162,9 +162,7 @@ def load_faiss() -> Any:  # noqa: ANN401  # FAISS is untyped
     try:
         import faiss
     except ImportError as error:
-        raise BackendUnavailableError(
-            "FAISS is not installed", hint='pip install "facefleet[gallery]"'
-        ) from error
+        raise BackendUnavailableError("FAISS is not installed", hint='pip install "facefleet[gallery]"') from error
     faiss.omp_set_num_threads(available_threads())
     # The default uses BLAS from 20 queries on only, and not where queries x dimension is small: several times slower.
     faiss.cvar.distance_compute_blas_threshold = 1

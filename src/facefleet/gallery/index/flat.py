@@ -49,10 +49,7 @@ def flat_search(
     rows = int(np.clip(_SCORES // max(1, len(queries)), *_ROWS))
     for start in range(0, len(vectors), rows):
         block = vectors[start : start + rows]
-        if len(queries) == 1:
-            scores = (block @ queries[0])[None]
-        else:
-            scores = queries @ block.T
+        scores = (block @ queries[0])[None] if len(queries) == 1 else queries @ block.T
         if keep is not None:
             scores[:, ~keep[start : start + rows]] = -np.inf
         best.offer(scores, start)
@@ -75,7 +72,7 @@ class _Best:
     def offer(self, scores: F32Array, start: int) -> None:
         """Take in (q, m) scores of the rows from `start` on; -inf is no candidate."""
         reach = scores.max(axis=1) > self._limits
-        for query in np.flatnonzero(reach):
+        for query in np.flatnonzero(reach).tolist():
             line = scores[query]
             found = np.flatnonzero(line > self._limits[query])
             if len(found) > self._k:  # the first blocks
@@ -99,7 +96,7 @@ class _Best:
         """(q, k) scores and rows."""
         scores = np.full((len(self._held), self._k), -np.inf, np.float32)
         rows = np.full((len(self._held), self._k), -1, np.int64)
-        for query in np.flatnonzero(self._held):
+        for query in np.flatnonzero(self._held).tolist():
             self._cut(query)
             n = len(self._scores[query][0])
             scores[query, :n], rows[query, :n] = self._scores[query][0], self._rows[query][0]

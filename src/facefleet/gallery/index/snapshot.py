@@ -49,9 +49,7 @@ class Stamp:
     fingerprint: str
 
 
-def write_snapshot(
-    path: Path, stamp: Stamp, base: Base, people: NDArray[np.int64], options: Mapping[str, Any]
-) -> None:
+def write_snapshot(path: Path, stamp: Stamp, base: Base, people: NDArray[np.int64], options: Mapping[str, Any]) -> None:
     """Write a snapshot; it has its name only when all of it is on the disk.
 
     Args:
