@@ -158,14 +158,11 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise self._as_ours(error) from error
-        except ValueError as error:  # what sqlite3 says of text that is not UTF-8
-            if "decode" in str(error):
-                raise GalleryCorruptError(f"{self.path}: damaged text: {error}", hint=_CORRUPT_HINT) from error
-            raise
 
     def _as_ours(self, error: sqlite3.Error) -> FacefleetError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        text = f"{self.path}: {error}"
+        # What SQLite says of text that is none has the row's bytes in it: no vector gets into a log.
+        text = f"{self.path}: {'damaged text' if 'decode' in str(error) else error}"
         if self._closed or (isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)):
             return ClosedError(f"{self.path.parent}: this gallery was closed")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -19,7 +19,7 @@ from facefleet.gallery.database import FILE, Database
 from facefleet.gallery.erase import PENDING, finish_erase, mark_erased
 from facefleet.gallery.header import read_header
 from facefleet.gallery.records import Change, NewSample, Person, Sample
-from facefleet.gallery.transaction import Transaction, writing
+from facefleet.gallery.transaction import Transaction, checked_name, writing
 from facefleet.gallery.vectors import checked_vectors
 from facefleet.gallery.view import View, require_same
 
@@ -250,9 +250,11 @@ def find_or_add(change: Transaction, who: int | str, metadata: Mapping[str, Any]
 
     Raises:
         PersonNotFoundError: No person of that id, or several of that name.
+        GalleryError: The name or the metadata cannot be used.
     """
     if isinstance(who, str):
-        count = change.db.execute("SELECT COUNT(*) FROM people WHERE name = ?", (who.strip(),)).fetchone()[0]
+        name = checked_name(who)
+        count = change.db.execute("SELECT COUNT(*) FROM people WHERE name = ?", (name,)).fetchone()[0]
         if new or not count:
             return change.add_person(who, metadata or {})
     person = reads.person(change.db, who).id

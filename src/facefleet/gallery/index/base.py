@@ -60,13 +60,16 @@ class Index(ABC):
 
     Attributes:
         kind: Its name in options and errors.
-        exact: Whether the nearest are always found.
         dimension: Length of a vector.
     """
 
     kind: str
-    exact: bool
     dimension: int
+
+    @property
+    @abstractmethod
+    def exact(self) -> bool:
+        """Whether the nearest are always found."""
 
     @abstractmethod
     def apply(self, ids: NDArray[np.int64], vectors: F32Array, removed: NDArray[np.int64]) -> None:

@@ -133,7 +133,6 @@ class LayeredIndex(Index):
         self, dimension: int, segment: type[Segment], options: Mapping[str, Any] | None = None, base: Base | None = None
     ) -> None:
         self.kind = segment.kind
-        self.exact = segment.exact
         self.dimension = dimension
         self._segment = segment
         self._options = dict(options or {})
@@ -148,6 +147,12 @@ class LayeredIndex(Index):
 
     def __len__(self) -> int:
         return self._state.count
+
+    @property
+    def exact(self) -> bool:
+        """See `Index.exact`."""
+        segment = self._state.base.segment
+        return segment is None or segment.exact
 
     @property
     def base(self) -> Base:
