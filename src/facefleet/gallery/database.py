@@ -130,10 +130,20 @@ class Database:
             row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
+    def compact(self) -> None:
+        """Write the whole file anew, with nothing in it but what is there."""
+        with self.mapped():
+            self.connection().execute("VACUUM")
+
     def truncate_log(self) -> bool:
         """Bring the write-ahead log into the file and cut it to nothing; False while a reader needs it."""
+        db = self.connection()
         with self.mapped():
-            busy, _, _ = self.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            db.execute("PRAGMA busy_timeout=20")  # it keeps writers out while it waits for readers
+            try:
+                busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                db.execute(f"PRAGMA busy_timeout={int(1000 * _BUSY_S)}")
         return not busy
 
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:

@@ -2,19 +2,22 @@
 
 Owns the order: the rows are deleted and the deletion is durable; snapshots are deleted; the log is written back and
 cut to nothing; then every file of the gallery is searched for the bytes of the vectors. SQLite overwrites what is
-deleted with zeros. A crash in between is made good when the gallery is opened again. What was exported or copied
+deleted with zeros; where it left copies nonetheless, the file is written anew. A crash in between is made good when the gallery is opened again. What was exported or copied
 elsewhere before is out of reach.
 """
 
 from __future__ import annotations
 
-import mmap
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from facefleet.errors import EraseIncompleteError, GalleryWriteError
+from facefleet.gallery import scanner
 from facefleet.gallery.database import Database
 from facefleet.gallery.transaction import Transaction, no_person, writing
 from facefleet.gallery.view import ERASED, View, snapshot_files, snapshots_locked
@@ -60,7 +63,13 @@ def erase_person(database: Database, view: View, person: int, who: str, *, wait_
         change.note("erase", person, samples)
         mark_erased(change)
     snapshots = finish_erase(database, view, wait_s=wait_s)
-    files = scan(database.path.parent, needles)
+    try:
+        files = scan(database.path.parent, needles)
+    except EraseIncompleteError:
+        # Rows that a page's rebalancing moved leave copies in the unused part of pages, zeros or not.
+        database.compact()
+        _cut_log(database, wait_s)
+        files = scan(database.path.parent, needles)
     return ErasedPerson(person, samples, snapshots, files)
 
 
@@ -82,20 +91,24 @@ def finish_erase(database: Database, view: View, *, wait_s: float = _WAIT_S) -> 
         files = snapshot_files(folder)
         for path in files:
             path.unlink(missing_ok=True)
-    deadline = time.monotonic() + wait_s
-    while not database.truncate_log():
-        if time.monotonic() > deadline:
-            raise EraseIncompleteError(
-                f"{folder}: erased, but the write-ahead log is still read by another process",
-                hint="run `facefleet gallery check` when it is done",
-            )
-        time.sleep(0.05)
+    _cut_log(database, wait_s)
     with database.writing() as db:
         db.execute("DELETE FROM meta WHERE key = ?", (PENDING,))
     if view.remote:
         with view.searching():  # the server is told
             pass
     return len(files)
+
+
+def _cut_log(database: Database, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while not database.truncate_log():
+        if time.monotonic() > deadline:
+            raise EraseIncompleteError(
+                f"{database.path}: erased, but the write-ahead log is still read by another process",
+                hint="run `facefleet gallery check` when it is done",
+            )
+        time.sleep(0.02)
 
 
 def _not_of_others(change: Transaction, blobs: Sequence[bytes]) -> list[bytes]:
@@ -121,25 +134,24 @@ def _needles(blobs: Sequence[bytes]) -> list[bytes]:
 
 
 def scan(folder: Path, needles: Sequence[bytes]) -> int:
-    """Search every file for bytes that must not be there; returns how many files there are.
+    """Search every file of a folder for bytes that must not be there, in a process of its own (see `scanner`).
+
+    Returns:
+        How many files there are.
 
     Raises:
         EraseIncompleteError: They are there.
         GalleryWriteError: A file cannot be read.
     """
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    for path in files:
-        try:
-            with path.open("rb") as stream:
-                if path.stat().st_size == 0:
-                    continue
-                with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    if any(data.find(needle) >= 0 for needle in needles):
-                        raise EraseIncompleteError(
-                            f"{path}: still holds an erased vector", hint="run `facefleet gallery check`"
-                        )
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise GalleryWriteError(f"{path}: cannot be read: {error}") from error
-    return len(files)
+    command = [sys.executable, "-I", scanner.__file__, str(folder)]
+    done = subprocess.run(
+        command, input="\n".join(needle.hex() for needle in needles), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise GalleryWriteError(f"{folder}: cannot be searched: {done.stderr.strip().splitlines()[-1:]}")
+    answer = json.loads(done.stdout)
+    if answer["found"]:
+        raise EraseIncompleteError(
+            f"{answer['found'][0]}: still holds an erased vector", hint="run `facefleet gallery check`"
+        )
+    return int(answer["files"])

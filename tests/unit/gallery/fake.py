@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from facefleet.errors import CorruptImageError, FacefleetError
+from facefleet.errors import CorruptImageError, FacefleetError, SourceError
 from facefleet.gallery import Gallery, Header, NewSample, PipelineIdentity
 from facefleet.types import DeferredImage, EncodedImage, Embeddings, Faces, ImageSource, Outcome, Quality
 
@@ -82,7 +82,10 @@ class PictureEngine:
 
     def _faces(self, image: ImageSource, chips: bool) -> Faces:
         if isinstance(image, DeferredImage):
-            image = EncodedImage(image.load(), image.name)
+            try:
+                image = EncodedImage(image.load(), image.name)
+            except OSError as error:
+                raise SourceError(f"{image.name}: {error}") from error
         assert isinstance(image, EncodedImage)
         text = image.data.decode()
         if text.startswith("bad"):
