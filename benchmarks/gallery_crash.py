@@ -193,7 +193,7 @@ def rounds(folder: Path, count: int, *, seed: int = 0, longest_s: float = 0.4) -
     return {"rounds": count, "acknowledged": acknowledged, "kills_within_a_change": hits}
 
 
-def _read(folder: Path, seconds: float, seed: int, results: Any) -> None:
+def _read(folder: Path, seconds: float, seed: int, results: Any) -> None:  # noqa: ANN401  # a queue
     """A reader: whoever is always there must always be found; whoever comes and goes is right or not there."""
     small_limits()
     generator = random.Random(seed)
@@ -211,7 +211,7 @@ def _read(folder: Path, seconds: float, seed: int, results: Any) -> None:
                 if second and ([match.name for match in second] != [f"moving {moving}"] or second[0].score < 0.999999):
                     problem = f"moving {moving}: {second}"
                 searches += 1
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is the result
+    except Exception as error:  # whatever it is, it is the result
         problem = repr(error)
     results.put((searches, problem))
 

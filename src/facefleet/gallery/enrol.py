@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from facefleet.errors import FacefleetError, InternalError, SourceError
 from facefleet.gallery import reads
+from facefleet.gallery.face_table import FaceTable
 from facefleet.gallery.gallery import Gallery
 from facefleet.gallery.matching import best_people
 from facefleet.gallery.record import find_or_add, without_chip
@@ -179,6 +181,57 @@ def enrol_pictures(
     yield from _store(gallery, pending, allow_duplicates=allow_duplicates)
 
 
+def enrol_table(
+    gallery: Gallery,
+    table: FaceTable,
+    who: Callable[[int], int | str],
+    *,
+    gate: QualityGate | None = None,
+    face: Choice = "dominant",
+    allow_duplicates: bool = False,
+) -> Iterator[EnrolResult]:
+    """Store one face of each picture of a table.
+
+    Args:
+        gallery: Where to.
+        table: Faces with embeddings.
+        who: Whose face a row is: id or name.
+        gate: What is good enough.
+        face: Which face of a picture; ``center`` is not known here and means ``largest``.
+        allow_duplicates: See `enrol_pictures`.
+
+    Yields:
+        What became of each picture.
+
+    Raises:
+        PipelineMismatchError: The table was made by another pipeline, or does not say by which.
+    """
+    gallery.require(table.fingerprint)
+    gate = gate or QualityGate()
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(table.inputs):
+        rows.setdefault(name, []).append(row)
+    pending: list[_Pending] = []
+    for name, found in rows.items():
+        areas = np.nan_to_num((table.boxes[found, 2:] - table.boxes[found, :2]).prod(axis=1))
+        best, reason = _by_area(areas, face)
+        row = found[best]
+        quality = {key: float(values[row]) for key, values in table.quality.items()}
+        reasons = [reason] if reason else gate.reasons(quality)
+        if reasons:
+            yield EnrolResult(name, who(row), reasons=tuple(reasons))
+            continue
+        box = tuple(float(value) for value in table.boxes[row])
+        kept_box = (box[0], box[1], box[2], box[3]) if np.isfinite(table.boxes[row]).all() else None
+        pending.append(
+            _Pending(EnrolItem(who(row), name, b""), NewSample(table.embeddings[row], name, None, quality, kept_box))
+        )
+        if len(pending) >= _COMMIT:
+            yield from _store(gallery, pending, allow_duplicates=allow_duplicates)
+            pending = []
+    yield from _store(gallery, pending, allow_duplicates=allow_duplicates)
+
+
 def _opened(items: Iterable[EnrolItem], waiting: dict[int, tuple[EnrolItem, str | None]]) -> Iterator[ImageSource]:
     """Pictures with their bytes' digest, where they have bytes."""
     for index, item in enumerate(items):
@@ -236,12 +289,17 @@ def choose_face(faces: Faces, choice: Choice = "dominant") -> tuple[FaceRecord |
     if choice == "center":
         middle = np.array([faces.width, faces.height]) / 2
         return min(good, key=lambda face: float(np.linalg.norm((face.box[:2] + face.box[2:]) / 2 - middle))), ""
-    order = np.argsort(areas)[::-1]
-    if len(good) > 1 and (
-        choice == "only" or (choice == "dominant" and areas[order[0]] < _DOMINANCE * areas[order[1]])
-    ):
-        return None, f"{len(good)} faces, and which one is meant is not clear: choose largest or center"
-    return good[order[0]], ""
+    best, reason = _by_area(np.array(areas), choice)
+    return (None, reason) if reason else (good[best], "")
+
+
+def _by_area(areas: NDArray[np.floating], choice: Choice) -> tuple[int, str]:
+    """The largest of several faces, and why it is not clear that it is meant."""
+    order = np.argsort(-areas, kind="stable")
+    several = len(areas) > 1
+    if several and (choice == "only" or (choice == "dominant" and areas[order[0]] < _DOMINANCE * areas[order[1]])):
+        return int(order[0]), f"{len(areas)} faces, and which one is meant is not clear: choose largest or center"
+    return int(order[0]), ""
 
 
 def quality_of(face: FaceRecord) -> dict[str, float]:
@@ -265,8 +323,9 @@ def _store(gallery: Gallery, pending: list[_Pending], *, allow_duplicates: bool)
             except FacefleetError as error:
                 results.append(EnrolResult(item.key, item.who, error=error))
                 continue
-            known = "SELECT id FROM samples WHERE source_sha256 = ? AND person = ?"
-            same = change.db.execute(known, (sample.source_sha256, person)).fetchone()
+            known = "SELECT id FROM samples WHERE person = ? AND (source_sha256 = ? OR embedding = ?)"
+            data = checked_vectors(sample.embedding, gallery.header.pipeline.dimension)[0].astype("<f4").tobytes()
+            same = change.db.execute(known, (person, sample.source_sha256, data)).fetchone()
             if same is not None and not allow_duplicates:
                 reason = f"the same picture is sample {same[0]} of this person"
                 results.append(EnrolResult(item.key, item.who, person, None, (reason,)))

@@ -2,8 +2,8 @@
 
 Owns the order: the rows are deleted and the deletion is durable; snapshots are deleted; the log is written back and
 cut to nothing; then every file of the gallery is searched for the bytes of the vectors. SQLite overwrites what is
-deleted with zeros; where it left copies nonetheless, the file is written anew. A crash in between is made good when the gallery is opened again. What was exported or copied
-elsewhere before is out of reach.
+deleted with zeros; where it left copies nonetheless, the file is written anew. A crash in between is made good when
+the gallery is opened again. What was exported or copied elsewhere before is out of reach.
 """
 
 from __future__ import annotations

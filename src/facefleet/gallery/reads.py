@@ -70,7 +70,9 @@ def person(db: sqlite3.Connection, who: int | str) -> Person:
     if isinstance(who, int):
         rows = db.execute(f"{_PERSON} WHERE id = ?", (who,)).fetchall()
     else:
-        rows = db.execute(f"{_PERSON} WHERE name = ? ORDER BY id LIMIT 9", (who.strip().encode(errors="replace").decode(),)).fetchall()
+        rows = db.execute(
+            f"{_PERSON} WHERE name = ? ORDER BY id LIMIT 9", (who.strip().encode(errors="replace").decode(),)
+        ).fetchall()
     if not rows:
         raise no_person(who)
     if len(rows) > 1:

@@ -10,7 +10,7 @@ import numpy as np
 
 from facefleet.errors import CorruptImageError, FacefleetError, SourceError
 from facefleet.gallery import Gallery, Header, NewSample, PipelineIdentity
-from facefleet.types import DeferredImage, EncodedImage, Embeddings, Faces, ImageSource, Outcome, Quality
+from facefleet.types import DeferredImage, Embeddings, EncodedImage, Faces, ImageSource, Outcome, Quality
 
 DIMENSION = 32
 IDENTITY = PipelineIdentity("a" * 64, DIMENSION, 0.5, {"pack": "fake"})
@@ -28,7 +28,9 @@ def header(kind: str, **options: object) -> Header:
     return Header("0" * 32, IDENTITY, {"kind": kind, **options}, False, 0.0)
 
 
-def filled(folder: Path, people: int = 10, samples: int = 2, **options: object) -> tuple[Gallery, np.ndarray, list[int]]:
+def filled(
+    folder: Path, people: int = 10, samples: int = 2, **options: object
+) -> tuple[Gallery, np.ndarray, list[int]]:
     """A gallery of people with a few similar samples each; their vectors (people, samples, d) and ids."""
     gallery = Gallery.create(folder, IDENTITY, **options)  # type: ignore[arg-type]
     base = unit_vectors(people, seed=11)
@@ -106,8 +108,18 @@ class PictureEngine:
         pixels = np.zeros((n, 112, 112, 3), np.uint8)
         pixels[:, 0, :8, 0] = np.frombuffer(hashlib.sha256(name.encode()).digest()[:8], np.uint8)
         return Faces(
-            image.name, 640, 480, boxes, np.zeros((n, 5, 2), np.float32), 0.9 * row, vectors, row,
-            np.zeros(n, np.uint8), quality, 0.1, pixels if chips else None,
+            image.name,
+            640,
+            480,
+            boxes,
+            np.zeros((n, 5, 2), np.float32),
+            0.9 * row,
+            vectors,
+            row,
+            np.zeros(n, np.uint8),
+            quality,
+            0.1,
+            pixels if chips else None,
         )
 
 

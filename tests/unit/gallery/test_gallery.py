@@ -119,7 +119,12 @@ class TestSearching:
 
             def found(where: dict[str, object]) -> list[int]:
                 answer = gallery.identify(
-                    vectors[0, 0], fingerprint=F, k=50, threshold=-1, where=where, scoring=scoring  # type: ignore[arg-type]
+                    vectors[0, 0],
+                    fingerprint=F,
+                    k=50,
+                    threshold=-1,
+                    where=where,
+                    scoring=scoring,  # type: ignore[arg-type]
                 )
                 return sorted(match.person for match in answer[0])
 

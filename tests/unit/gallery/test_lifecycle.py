@@ -158,8 +158,14 @@ class TestEnrol:
             found = self.enrol(
                 gallery,
                 {
-                    "anna-1": "anna", "anna-2": "anna:n=2", "anna-3": "anna", "bert-1": "bert:size=20:blur=1",
-                    "bert-2": "nobody", "bert-3": "two", "bert-4": "bad", "bert-5": "bert:yaw=80",
+                    "anna-1": "anna",
+                    "anna-2": "anna:n=2",
+                    "anna-3": "anna",
+                    "bert-1": "bert:size=20:blur=1",
+                    "bert-2": "nobody",
+                    "bert-3": "two",
+                    "bert-4": "bad",
+                    "bert-5": "bert:yaw=80",
                 },
             )
             assert found["anna-1"].person == found["anna-2"].person is not None
@@ -237,9 +243,7 @@ class TestReembed:
             if chips:
                 import hashlib
 
-                queries = np.stack(
-                    [vector_of(hashlib.sha256(f"p{n}".encode()).digest()[:8], 16) for n in range(90)]
-                )
+                queries = np.stack([vector_of(hashlib.sha256(f"p{n}".encode()).digest()[:8], 16) for n in range(90)])
             assert [a[0].person for a in moved.identify(queries, fingerprint=OTHER.fingerprint)] == ids
             assert check_gallery(moved).problems == ()
 

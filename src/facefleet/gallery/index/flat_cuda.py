@@ -115,7 +115,7 @@ class FlatCudaSegment(Segment):
         rows = self._rows[start : start + step]
         if self._scales is None:
             return (query @ rows.T).float()
-        products = self._torch._int_mm(query, rows.T)[: len(scale)]  # noqa: SLF001  # the only integer product there is
+        products = self._torch._int_mm(query, rows.T)[: len(scale)]  # the only integer product there is
         return products.float() * scale[:, None] * self._scales[None, start : start + step]
 
     def facts(self) -> dict[str, object]:
