@@ -8,16 +8,15 @@ reported.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facefleet.errors import FacefleetError, InternalError, SourceError
+from facefleet.decode import Decoder
+from facefleet.errors import FacefleetError, InternalError
 from facefleet.gallery import reads
 from facefleet.gallery.face_table import FaceTable
 from facefleet.gallery.gallery import Gallery
@@ -25,7 +24,7 @@ from facefleet.gallery.matching import best_people
 from facefleet.gallery.record import find_or_add, without_chip
 from facefleet.gallery.records import NewSample
 from facefleet.gallery.vectors import checked_vectors
-from facefleet.types import DeferredImage, EncodedImage, FaceRecord, Faces, FaceStatus, ImageSource, Outcome
+from facefleet.types import EncodedImage, FaceRecord, Faces, FaceStatus, ImageSource, Outcome
 
 Choice: TypeAlias = Literal["dominant", "only", "largest", "center"]
 """Which face of a picture: ``dominant``: the largest, if the next one is at most half its area; ``only``: refused
@@ -234,35 +233,22 @@ def enrol_table(
 
 def _opened(items: Iterable[EnrolItem], waiting: dict[int, tuple[EnrolItem, str | None]]) -> Iterator[ImageSource]:
     """Pictures with their bytes' digest, where they have bytes."""
+    decoder = Decoder()
     for index, item in enumerate(items):
-        picture, digest = with_digest(item.picture, item.key)
+        picture, digest = with_digest(decoder, item.picture, item.key)
         waiting[index] = item, digest
         yield picture
 
 
-def with_digest(picture: ImageSource, name: str) -> tuple[ImageSource, str | None]:
+def with_digest(decoder: Decoder, picture: ImageSource, name: str) -> tuple[ImageSource, str | None]:
     """A picture with its bytes read, and their sha256; what has no bytes, or cannot be read, stays as it is."""
     try:
-        if isinstance(picture, (str, os.PathLike)):
-            picture = EncodedImage(Path(picture).read_bytes(), name)
-        elif isinstance(picture, DeferredImage):
-            picture = EncodedImage(picture.load(), name)
-        elif isinstance(picture, (bytes, bytearray, memoryview)):
-            picture = EncodedImage(bytes(picture), name)
-    except OSError as error:
-        return DeferredImage(name, _raising(SourceError(f"{name}: {error.strerror or error}"))), None
-    except FacefleetError as error:
-        return DeferredImage(name, _raising(error)), None
-    if isinstance(picture, EncodedImage):
-        return picture, hashlib.sha256(picture.data).hexdigest()
-    return picture, None
-
-
-def _raising(error: Exception) -> Any:  # noqa: ANN401  # a function that returns nothing
-    def load() -> bytes:
-        raise error
-
-    return load
+        read = decoder.read(picture, name=name)
+    except FacefleetError:
+        return picture, None  # the engine says why
+    if isinstance(read, EncodedImage):
+        return read, hashlib.sha256(read.data).hexdigest()
+    return read, None
 
 
 def _sample(
