@@ -94,9 +94,7 @@ def finish_erase(database: Database, view: View, *, wait_s: float = _WAIT_S) -> 
     _cut_log(database, wait_s)
     with database.writing() as db:
         db.execute("DELETE FROM meta WHERE key = ?", (PENDING,))
-    if view.remote:
-        with view.searching():  # the server is told
-            pass
+    view.purge()
     return len(files)
 
 

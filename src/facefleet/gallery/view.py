@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -35,6 +36,17 @@ _SNAPSHOT_ROWS = 20_000  # fewer are read from the record as fast
 _NONE = np.empty(0, np.int64)
 ERASED = "erase_revision"
 """Remembered in the record: no snapshot of an earlier state may be left."""
+
+
+@runtime_checkable
+class Marked(Protocol):
+    """An index that lives on when this process ends, and notes which state it has."""
+
+    def mark(self, revision: int, token: int) -> None:
+        """Note it."""
+
+    def purge(self) -> None:
+        """Let go of what was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,18 @@ class View:
         """Whether the index lives in a server or a folder of its own, which has to be told of every change."""
         return self._kind not in SEGMENTS
 
+    def purge(self) -> None:
+        """After an erasing: what a server or a folder of its own holds lets go of the erased."""
+        if not self.remote:
+            return
+        with self.searching():
+            index = self._index
+        if isinstance(index, Marked):
+            index.purge()
+            self.forget()
+            with self.searching():
+                pass
+
     def forget(self) -> None:
         """Drop index and roster; the next search reads all anew."""
         with self._lock:
@@ -138,6 +162,8 @@ class View:
             ids, people, vectors = reads.vectors_after(db, seen.revision, self._header.pipeline.dimension)
             removed = reads.removed_after(db, seen.revision)
             self._index.apply(ids, vectors, removed)
+            if isinstance(self._index, Marked):
+                self._index.mark(revision, reads.token_of(db, revision) or 0)
             self._seen = seen = Seen(revision, self._index.searcher(), seen.roster.changed(ids, people, removed))
         self._start_rebuild()
         return seen
