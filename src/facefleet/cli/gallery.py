@@ -280,7 +280,7 @@ def show(folder: shared.Folder, who: shared.Who, as_json: shared.Json = False) -
         samples = gallery.samples(person.id)
         changes = gallery.history(person.id)
     facts = [
-        {"sample": s.id, "source": s.source, **{k: round(v, 3) for k, v in s.quality.items()}, "chip": bool(s.chip_png)}
+        {"sample": s.id, **{k: round(v, 1) for k, v in s.quality.items()}, "chip": bool(s.chip_png), "source": s.source}
         for s in samples
     ]
     if as_json:

@@ -137,4 +137,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row))
-    Console(highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 10_000  # a file or a pipe gets whole lines
+    console.print(table)

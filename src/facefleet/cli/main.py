@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 from facefleet import __version__
-from facefleet.cli import bench, build, config, convert, doctor, engines, extract, gallery, inspect, models, verify
+from facefleet.cli import (
+    bench,
+    build,
+    cluster,
+    config,
+    convert,
+    doctor,
+    engines,
+    extract,
+    gallery,
+    inspect,
+    models,
+    search,
+    verify,
+)
 
 _EPILOG = "Exit codes: 0 done, 1 some inputs failed or a problem was found, 2 usage, 3 nothing could be done."
 
@@ -24,6 +38,8 @@ app = typer.Typer(
 )
 app.command("extract", epilog=_EPILOG)(extract.extract)
 app.command("verify", epilog=_EPILOG)(verify.verify)
+app.command("search", epilog=_EPILOG)(search.search)
+app.command("cluster", epilog=_EPILOG)(cluster.cluster)
 app.command("inspect", epilog=_EPILOG)(inspect.inspect)
 app.command("convert", epilog=_EPILOG)(convert.convert)
 app.command("build", epilog=_EPILOG)(build.build)

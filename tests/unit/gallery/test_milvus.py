@@ -111,6 +111,8 @@ def test_another_process_has_it_open(tmp_path: Path) -> None:
             f"try: gallery.identify(np.ones({IDENTITY.dimension}), fingerprint='{F}')\n"
             "except SearchUnavailableError as error: print(error)\n"
         )
-        done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "g")], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "g")], capture_output=True, text=True, check=False
+        )
     assert done.stdout.splitlines()[0] == "10", done.stderr
     assert "another process has it open" in done.stdout
