@@ -26,7 +26,7 @@ def cluster(
         Path | None, typer.Option("--output", "-o", help="Parquet to write: the faces with a column `cluster`.")
     ] = None,
     method: Annotated[str, typer.Option(help="components (mutual nearest neighbors) or hdbscan.")] = "components",
-    threshold: Annotated[float, typer.Option(help="Least cosine of two neighbors; components only.")] = 0.5,
+    threshold: Annotated[float, typer.Option(help="Least cosine of two neighbors; components only.")] = 0.55,
     neighbors: Annotated[int, typer.Option(help="Nearest faces that are looked at; components only.", min=1)] = 20,
     min_size: Annotated[int, typer.Option(help="Smaller groups are no cluster.", min=1)] = 2,
     sheets: Annotated[

@@ -10,6 +10,7 @@ from facefleet.gallery.erase import ErasedPerson
 from facefleet.gallery.gallery import Gallery
 from facefleet.gallery.header import galleries
 from facefleet.gallery.records import Change, Decision, Header, Match, NewSample, Person, PipelineIdentity, Sample
+from facefleet.gallery.search_queue import SearchQueue
 
 __all__ = [
     "Calibration",
@@ -21,6 +22,7 @@ __all__ = [
     "Match",
     "NewSample",
     "Person",
+    "SearchQueue",
     "PipelineIdentity",
     "Sample",
     "calibrate",

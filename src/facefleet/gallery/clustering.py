@@ -30,7 +30,7 @@ NOISE = -1
 
 
 def cluster_faces(
-    vectors: F32Array, *, method: Method = "components", threshold: float = 0.5, neighbors: int = 20, min_size: int = 2
+    vectors: F32Array, *, method: Method = "components", threshold: float = 0.55, neighbors: int = 20, min_size: int = 2
 ) -> NDArray[np.int64]:
     """Group faces.
 

@@ -24,7 +24,7 @@ from facefleet.gallery.matching import best_people
 from facefleet.gallery.record import find_or_add, without_chip
 from facefleet.gallery.records import NewSample
 from facefleet.gallery.vectors import checked_vectors
-from facefleet.types import EncodedImage, FaceRecord, Faces, FaceStatus, ImageSource, Outcome
+from facefleet.types import EncodedImage, F32Array, FaceRecord, Faces, FaceStatus, ImageSource, Outcome
 
 Choice: TypeAlias = Literal["dominant", "only", "largest", "center"]
 """Which face of a picture: ``dominant``: the largest, if the next one is at most half its area; ``only``: refused
@@ -345,10 +345,18 @@ def _warn(gallery: Gallery, pending: list[_Pending]) -> None:
                 if who not in (person.id, person.name) and candidate.score >= limit:
                     entry.warnings.append(f"like person {person.id} ({person.name}): cosine {candidate.score:.3f}")
             _warn_unlike(db, entry, vectors[pending.index(entry)], limit)
+    _warn_among(pending, vectors, limit)
+
+
+def _warn_among(pending: list[_Pending], vectors: F32Array, limit: float) -> None:
+    """Of the faces that come with it and before it, the one of another person that is most alike."""
     names = np.array([str(entry.item.who) for entry in pending])
-    for row, column in np.argwhere(np.triu(vectors @ vectors.T >= limit, 1)):
-        if names[row] != names[column]:
-            pending[column].warnings.append(f"like {pending[row].item.key}, enrolled as {names[row]} with it")
+    scores = vectors @ vectors.T
+    for row in range(1, len(pending)):
+        others = np.flatnonzero(names[:row] != names[row])
+        if len(others) and scores[row, others].max() >= limit:
+            other = pending[others[int(scores[row, others].argmax())]].item
+            pending[row].warnings.append(f"like {other.key}, enrolled as {other.who} with it")
 
 
 def _warn_unlike(db: Any, entry: _Pending, vector: Any, limit: float) -> None:  # noqa: ANN401  # a connection, an array
