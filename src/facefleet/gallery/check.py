@@ -12,7 +12,7 @@ from facefleet.gallery.gallery import Gallery
 from facefleet.gallery.index.registry import SEGMENTS, segment_type
 from facefleet.gallery.index.snapshot import read_snapshot
 from facefleet.gallery.records import METRIC
-from facefleet.gallery.transaction import person_checksum
+from facefleet.gallery.transaction import expected_counts, person_checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,10 @@ def check_gallery(gallery: Gallery) -> CheckReport:
             problems += [f"database: {row[0]}" for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
             people = _check_people(db, problems)
             samples = _check_samples(db, problems)
+            if (people, samples) != (wanted := expected_counts(db)):
+                problems.append(
+                    f"{people} people and {samples} samples were read, {wanted[0]} and {wanted[1]} have to be"
+                )
             pending = reads.meta(db, PENDING)
         if pending is not None:
             finish_erase(gallery.database, gallery.view)

@@ -45,7 +45,10 @@ CREATE INDEX samples_by_source ON samples (source_sha256) WHERE source_sha256 IS
 CREATE TABLE removed (sample INTEGER PRIMARY KEY, revision INTEGER NOT NULL);
 CREATE INDEX removed_by_revision ON removed (revision);
 CREATE TABLE erased (person INTEGER PRIMARY KEY);
-CREATE TABLE commits (revision INTEGER PRIMARY KEY, token INTEGER NOT NULL, at_s REAL NOT NULL, who TEXT NOT NULL);
+CREATE TABLE commits (
+    revision INTEGER PRIMARY KEY, token INTEGER NOT NULL, at_s REAL NOT NULL, who TEXT NOT NULL,
+    people INTEGER NOT NULL, samples INTEGER NOT NULL, checksum INTEGER NOT NULL
+);
 CREATE TABLE history (
     id INTEGER PRIMARY KEY, revision INTEGER NOT NULL, action TEXT NOT NULL, person INTEGER, samples INTEGER NOT NULL,
     detail TEXT NOT NULL
@@ -166,10 +169,10 @@ class Database:
         """Everything that SQLite raises becomes ours here."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._as_ours(error) from error
 
-    def _as_ours(self, error: sqlite3.Error) -> FacefleetError:
+    def _as_ours(self, error: sqlite3.Error | UnicodeDecodeError) -> FacefleetError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         # What SQLite says of text that is none has the row's bytes in it: no vector gets into a log.
         text = f"{self.path}: {'damaged text' if 'decode' in str(error) else error}"

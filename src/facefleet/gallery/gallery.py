@@ -137,7 +137,10 @@ class Gallery(GalleryRecord):
                     ids = seen.roster.arrays()[0].tolist()
                     stored = {number: each.embedding for number, each in reads.some_samples(db, ids).items()}
                 answers = Means(seen, allowed, stored).search(vectors, k, limit)
-            people = reads.some_people(db, sorted({each.person for answer in answers for each in answer}))
+            wanted = sorted({each.person for answer in answers for each in answer})
+            people = reads.some_people(db, wanted)
+            if len(people) != len(wanted):  # the same state of the record says that they have samples
+                raise reads.damaged("the table of people")
         return [[_match(each, people, calibration) for each in answer] for answer in answers]
 
     def verify(

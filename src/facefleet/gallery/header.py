@@ -49,6 +49,7 @@ def create_files(
             }.items():
                 change.remember(key, value)
             change.note("create", None)
+            change.seal()
     finally:
         database.close()
 

@@ -30,6 +30,16 @@ _SAMPLE = (
 )
 
 
+_LATER_VECTORS = (
+    "SELECT COUNT(*) FROM samples WHERE revision > ?",
+    "SELECT id, person, embedding, checksum FROM samples WHERE revision > ? ORDER BY id",
+)
+_ALL_VECTORS = (
+    "SELECT COUNT(*) FROM samples NOT INDEXED WHERE revision > ?",
+    "SELECT id, person, embedding, checksum FROM samples NOT INDEXED WHERE revision > ? ORDER BY id",
+)
+
+
 def damaged(what: str) -> GalleryCorruptError:
     """The error for a row that is not what was written."""
     return GalleryCorruptError(
@@ -161,14 +171,21 @@ def vectors_after(
     Raises:
         GalleryCorruptError: A row is damaged.
     """
-    count = db.execute("SELECT COUNT(*) FROM samples WHERE revision > ?", (revision,)).fetchone()[0]
+    # Everything is read from the table itself: an index that lost a row must not hide it.
+    count_query, query = _ALL_VECTORS if revision < 0 else _LATER_VECTORS
+    count = db.execute(count_query, (revision,)).fetchone()[0]
     ids, owners = np.empty(count, np.int64), np.empty(count, np.int64)
     vectors = np.empty((count, dimension), np.float32)
-    query = "SELECT id, person, embedding, checksum FROM samples WHERE revision > ? ORDER BY id"
+    i, last = -1, -1
     for i, (number, owner, data, checksum) in enumerate(db.execute(query, (revision,))):
+        if i >= count or number <= last:
+            raise damaged("the table of samples")
+        last = number
         if checksum != row_checksum(number, owner, data) or len(data) != 4 * dimension:
             raise damaged(f"sample {number}")
         ids[i], owners[i], vectors[i] = number, owner, np.frombuffer(data, "<f4")
+    if i + 1 != count:
+        raise damaged("the table of samples")
     return ids, owners, vectors
 
 

@@ -193,7 +193,7 @@ class GalleryRecord:
                 raise GalleryError(f"person {target} cannot be merged with itself")
             ids = [row[0] for row in change.db.execute("SELECT id FROM samples WHERE person = ?", (source,))]
             change.move_samples(ids, target)
-            change.db.execute("DELETE FROM people WHERE id = ?", (source,))
+            change.remove_person(source)
             change.note("merge", target, len(ids), {"other": source})
             change.note("merged", source, len(ids), {"into": target})
         return len(ids)

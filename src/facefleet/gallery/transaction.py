@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from facefleet.errors import GalleryError, PersonNotFoundError
+from facefleet.errors import GalleryCorruptError, GalleryError, PersonNotFoundError
 from facefleet.gallery.checksums import row_checksum
 from facefleet.gallery.chips import encode_chip
 from facefleet.gallery.database import Database
@@ -37,7 +37,17 @@ class Transaction:
         self.db = db
         self.at_s = time.time()
         self.revision = latest_revision(db) + 1
-        db.execute("INSERT INTO commits VALUES (?, ?, ?, ?)", (self.revision, secrets.randbits(62), self.at_s, who))
+        self.people, self.samples = expected_counts(db)
+        self._token = secrets.randbits(62)
+        db.execute("INSERT INTO commits VALUES (?, ?, ?, ?, 0, 0, 0)", (self.revision, self._token, self.at_s, who))
+
+    def seal(self) -> None:
+        """The last thing before the commit: how many people and samples there have to be after it."""
+        checksum = row_checksum(self.revision, self._token, self.people, self.samples)
+        self.db.execute(
+            "UPDATE commits SET people = ?, samples = ?, checksum = ? WHERE revision = ?",
+            (self.people, self.samples, checksum, self.revision),
+        )
 
     def note(self, action: str, person: int | None, samples: int = 0, detail: Mapping[str, Any] | None = None) -> None:
         """A line of the history; `detail` holds no name and nothing of a picture."""
@@ -54,6 +64,7 @@ class Transaction:
             (id, name, text, self.at_s),
         )
         assert cursor.lastrowid is not None
+        self.people += 1
         self._seal_person(cursor.lastrowid, name, text)
         return cursor.lastrowid
 
@@ -76,7 +87,7 @@ class Transaction:
         """Remove somebody with all samples; returns how many samples there were."""
         samples = [row[0] for row in self.db.execute("SELECT id FROM samples WHERE person = ?", (person,))]
         self.remove_samples(samples)
-        self.db.execute("DELETE FROM people WHERE id = ?", (person,))
+        self.people -= self.db.execute("DELETE FROM people WHERE id = ?", (person,)).rowcount
         return len(samples)
 
     def add_sample(
@@ -113,6 +124,7 @@ class Transaction:
         assert number is not None
         self.db.execute("UPDATE samples SET checksum = ? WHERE id = ?", (row_checksum(number, person, data), number))
         self.db.execute("DELETE FROM removed WHERE sample = ?", (number,))
+        self.samples += 1
         return number
 
     def move_samples(self, samples: Sequence[int], person: int) -> None:
@@ -126,7 +138,7 @@ class Transaction:
 
     def remove_samples(self, samples: Sequence[int]) -> None:
         """Remove faces, leaving tombstones."""
-        self.db.executemany("DELETE FROM samples WHERE id = ?", ((number,) for number in samples))
+        self.samples -= self.db.executemany("DELETE FROM samples WHERE id = ?", [(n,) for n in samples]).rowcount
         self.db.executemany("DELETE FROM reembedded WHERE sample = ?", ((number,) for number in samples))
         self.db.executemany(
             "INSERT OR REPLACE INTO removed VALUES (?, ?)", ((number, self.revision) for number in samples)
@@ -144,12 +156,29 @@ class Transaction:
 def writing(database: Database, who: str) -> Iterator[Transaction]:
     """A write transaction: durable when the block ends, undone if it raises."""
     with database.writing() as db:
-        yield Transaction(db, who)
+        change = Transaction(db, who)
+        yield change
+        change.seal()
 
 
 def latest_revision(db: sqlite3.Connection) -> int:
     """Number of the last write."""
     return int(db.execute("SELECT MAX(revision) FROM commits").fetchone()[0] or 0)
+
+
+def expected_counts(db: sqlite3.Connection) -> tuple[int, int]:
+    """How many people and samples there are, as the last write has noted; (0, 0) before the first.
+
+    Raises:
+        GalleryCorruptError: The note is damaged.
+    """
+    query = "SELECT revision, token, people, samples, checksum FROM commits ORDER BY revision DESC LIMIT 1"
+    row = db.execute(query).fetchone()
+    if row is None:
+        return 0, 0
+    if row[4] != row_checksum(*row[:4]):
+        raise GalleryCorruptError("the list of changes is damaged", hint="restore a backup, or import an export")
+    return int(row[2]), int(row[3])
 
 
 def person_checksum(person: int, name: str, metadata: str) -> int:

@@ -29,7 +29,7 @@ from facefleet.gallery.index.registry import SEGMENTS, segment_type
 from facefleet.gallery.index.snapshot import Stamp, read_snapshot, write_snapshot
 from facefleet.gallery.records import Header, pipeline_text
 from facefleet.gallery.roster import Roster
-from facefleet.gallery.transaction import latest_revision
+from facefleet.gallery.transaction import expected_counts, latest_revision
 
 _log = logging.getLogger(__name__)
 _SNAPSHOT_ROWS = 20_000  # fewer are read from the record as fast
@@ -165,6 +165,9 @@ class View:
             if isinstance(self._index, Marked):
                 self._index.mark(revision, reads.token_of(db, revision) or 0)
             self._seen = seen = Seen(revision, self._index.searcher(), seen.roster.changed(ids, people, removed))
+            if not self.remote and len(self._index) != expected_counts(db)[1]:
+                _log.warning("index and record are out of step: the index is made anew")
+                self._seen = seen = self._opened(db, revision)
         self._start_rebuild()
         return seen
 
@@ -172,7 +175,7 @@ class View:
         """Index and roster from a snapshot and what came after it, or from the record alone."""
         if self._kind not in SEGMENTS:
             return self._opened_remote(db, revision)
-        _, count = reads.counts(db)
+        _, count = expected_counts(db)
         start = self._from_snapshot(db, revision)
         for stamp, base, people in filter(None, (start, None)):
             index = LayeredIndex(self._header.pipeline.dimension, segment_type(self._kind), self._options, base)
@@ -186,7 +189,7 @@ class View:
         ids, people, vectors = reads.vectors_after(db, -1, self._header.pipeline.dimension)
         if len(ids) != count:
             raise GalleryCorruptError(
-                f"{self._folder}: {len(ids)} samples were read, {count} counted",
+                f"{self._folder}: {len(ids)} samples were read, {count} have to be there",
                 hint="run `facefleet gallery check`; restore from a backup",
             )
         kind = segment_type(self._kind)
@@ -201,7 +204,7 @@ class View:
         index = self._index
         if not isinstance(index, MilvusIndex):
             index = MilvusIndex(self._folder, self._header, self._options)
-        _, count = reads.counts(db)
+        _, count = expected_counts(db)
         since = index.applied
         if since is None or since[0] > revision or reads.token_of(db, since[0]) != since[1]:
             index.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from facefleet.errors import (
 )
 from facefleet.gallery import Gallery, NewSample, calibrate, galleries
 from facefleet.gallery.check import check_gallery, statistics
+from facefleet.gallery.database import FILE
 from tests.unit.gallery.fake import DIMENSION, IDENTITY, OTHER, filled, unit_vectors
 
 F = IDENTITY.fingerprint
@@ -354,6 +356,30 @@ class TestDamage:
         self.flip(gallery, "DELETE FROM people WHERE id = ?", ids[2])
         with gallery:
             assert any("nobody" in problem for problem in check_gallery(gallery).problems)
+
+    def test_any_flipped_bit(self, tmp_path: Path) -> None:
+        """Right answers or a typed error, wherever the file of the record is damaged."""
+        gallery, vectors, ids = filled(tmp_path / "g", people=40)
+        gallery.close()
+        data = (tmp_path / "g" / FILE).read_bytes()
+        generator = random.Random(3)
+        refused = 0
+        for turn in range(250):
+            broken = bytearray(data)
+            broken[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+            folder = tmp_path / f"{turn}"
+            folder.mkdir()
+            (folder / FILE).write_bytes(broken)
+            try:
+                with Gallery.open(folder) as damaged:
+                    answers = damaged.identify(vectors[:, 0], fingerprint=F)
+            except (GalleryCorruptError, PipelineMismatchError):
+                refused += 1
+                continue
+            assert [(answer[0].person, answer[0].name) for answer in answers] == [
+                (person, f"person {number}") for number, person in enumerate(ids)
+            ]
+        assert refused > 20
 
     def test_not_a_database(self, tmp_path: Path) -> None:
         (tmp_path / "g").mkdir()
