@@ -212,7 +212,9 @@ def counts(db: sqlite3.Connection) -> tuple[int, int]:
 def history(db: sqlite3.Connection, person_id: int | None = None, limit: int | None = None) -> Iterator[Change]:
     """Changes, latest first; of one person, if given."""
     clause, parameters = ("1", []) if person_id is None else ("person = ?", [person_id])
-    query = "SELECT revision, at_s, who, action, person, samples, detail FROM history JOIN commits USING (revision)"
+    query = (
+        "SELECT revision, at_s, who, action, person, history.samples, detail FROM history JOIN commits USING (revision)"
+    )
     order = "ORDER BY history.id DESC LIMIT ?"
     for row in db.execute(f"{query} WHERE {clause} {order}", (*parameters, -1 if limit is None else limit)):
         revision, at_s, who, action, person_of, samples, detail = row
