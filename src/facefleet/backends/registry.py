@@ -6,6 +6,7 @@ Owns the choice and says why. Heavy libraries are imported by the creators only.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,43 @@ class Choice:
     reason: str
 
 
+def device_names(devices: str) -> tuple[str, ...]:
+    """The devices that a setting names: ``cpu`` and ``auto`` are one, ``cuda`` is every GPU that is seen.
+
+    Returns:
+        ``cpu``, or names with a number each: ``cpu:0``, ``cuda:1``.
+
+    Raises:
+        BackendUnavailableError: ``cuda`` without PyTorch, or without a GPU.
+        ConfigError: One is named twice, or a processor that this process may not use.
+    """
+    kind, _, numbers = devices.partition(":")
+    if kind in ("auto", "cpu") and not numbers:
+        return ("cpu",)
+    wanted = [int(number) for number in numbers.split(",")] if numbers else list(range(_cuda_devices()))
+    if len(set(wanted)) != len(wanted):
+        raise ConfigError(f"runtime.devices={devices}: a device is named twice")
+    if kind == "cpu" and hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+        if missing := sorted(set(wanted) - allowed):
+            raise ConfigError(
+                f"runtime.devices={devices}: this process may not use processor {missing[0]}",
+                hint=f"it may use {', '.join(map(str, sorted(allowed)))}",
+            )
+    return tuple(f"{kind}:{number}" for number in wanted)
+
+
+def _cuda_devices() -> int:
+    try:
+        import torch
+    except ImportError as error:
+        raise BackendUnavailableError("torch is not installed", hint=_INSTALL["torch"]) from error
+    count = int(torch.cuda.device_count())
+    if not count:
+        raise BackendUnavailableError("PyTorch sees no CUDA device", hint="see `facefleet doctor`, or devices=cpu")
+    return count
+
+
 def choose(settings: RuntimeSettings) -> Choice:
     """Settle backend, device and precision.
 
@@ -79,7 +117,7 @@ def choose(settings: RuntimeSettings) -> Choice:
         BackendUnavailableError: What is asked for by name is not here; the message names what to install.
         ConfigError: Backend and precision contradict each other.
     """
-    device = "cpu" if settings.device == "auto" else settings.device
+    device = "cpu" if settings.devices == "auto" else settings.devices
     if device.startswith("cuda"):
         return _choose_cuda(settings, device)
     backend, reason = _backend(settings.backend)
@@ -108,10 +146,8 @@ def choose(settings: RuntimeSettings) -> Choice:
 
 
 def _choose_cuda(settings: RuntimeSettings, device: str) -> Choice:
-    if "," in device:
-        raise BackendUnavailableError(f"device {device!r}: several devices in one engine", hint="name one, e.g. cuda:0")
     if settings.backend not in ("auto", "torch"):
-        raise ConfigError(f"runtime.device={device} with runtime.backend={settings.backend}", hint="use backend=torch")
+        raise ConfigError(f"runtime.devices={device} with runtime.backend={settings.backend}", hint="use backend=torch")
     _backend("torch")
     reason = f"torch runs on {device}"
     if settings.precision == "int8":

@@ -3,6 +3,7 @@
 from facefleet.batching.admission import Admission, Bounds
 from facefleet.batching.batcher import Batcher, Ticket, TicketState
 from facefleet.batching.execute import SizeLimit, run_batch
+from facefleet.batching.linear import LinearTime
 from facefleet.batching.policy import BatchPolicy, Priority
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "BatchPolicy",
     "Batcher",
     "Bounds",
+    "LinearTime",
     "Priority",
     "SizeLimit",
     "Ticket",

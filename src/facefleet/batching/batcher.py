@@ -64,19 +64,27 @@ class _Group(Generic[T]):
     count: int = 0
     cost: float = 0.0
 
-    def heads(self) -> list[Ticket[T]]:
-        """The first pending ticket of each priority that has one."""
-        found = []
-        for queue in self.queues:
-            while queue and queue[0].state is not TicketState.PENDING:
-                queue.popleft()
-            if queue:
-                found.append(queue[0])
-        return found
+    def first(self, bulk_penalty_s: float) -> Ticket[T] | None:
+        """The pending ticket whose turn comes first."""
+        interactive, bulk = self.queues
+        one, two = _head(interactive), _head(bulk)
+        if one is None or two is None:
+            return one or two
+        return one if one.arrived <= two.arrived + bulk_penalty_s else two
 
     def oldest(self) -> float:
         """When the item that has waited longest came; infinite for an empty group."""
-        return min((ticket.arrived for ticket in self.heads()), default=math.inf)
+        heads = (_head(queue) for queue in self.queues)
+        return min((ticket.arrived for ticket in heads if ticket is not None), default=math.inf)
+
+
+def _head(queue: deque[Ticket[T]]) -> Ticket[T] | None:
+    """The first ticket that is pending; those before it have left and are dropped."""
+    while queue:
+        if queue[0].state is TicketState.PENDING:
+            return queue[0]
+        queue.popleft()
+    return None
 
 
 class Batcher(Generic[T]):
@@ -179,7 +187,8 @@ class Batcher(Generic[T]):
         batch: list[T] = []
         spent = 0.0
         while len(batch) < size:
-            ticket = min(group.heads(), key=self._start)
+            ticket = group.first(self.policy.bulk_penalty_s)
+            assert ticket is not None
             if batch and spent + ticket.cost > self.policy.max_cost:
                 break
             if len(batch) == trimmed and expecting and group.oldest() + self.policy.max_delay_s > now:
@@ -192,6 +201,10 @@ class Batcher(Generic[T]):
     def oldest(self) -> float:
         """When the item that has waited longest was added; infinite when nothing is pending."""
         return min((group.oldest() for group in self._groups.values()), default=math.inf)
+
+    def age(self, now: float) -> float:
+        """How long the item that has waited longest has waited; 0.0 when nothing is pending."""
+        return now - self.oldest() if self._count else 0.0
 
     def wake_at(self) -> float | None:
         """When `take` or `expire` may have something new to say without a new arrival; None: never."""
@@ -210,20 +223,19 @@ class Batcher(Generic[T]):
             if self._leave(ticket, TicketState.EXPIRED):
                 self._expired.append(ticket.item)
 
-    def _start(self, ticket: Ticket[T]) -> tuple[float, int]:
-        """The virtual time at which an item's turn comes."""
-        late = self.policy.bulk_penalty_s if ticket.priority is Priority.BULK else 0.0
-        return ticket.arrived + late, ticket.priority
-
     def _next_group(self, now: float, *, expecting: bool, only_full: bool) -> _Group[T] | None:
         """Of the groups that may leave, the one whose turn comes first."""
         best: _Group[T] | None = None
-        first = (math.inf, 0)
+        first = math.inf
         for group in self._groups.values():
             full = group.count >= self.policy.max_batch or group.cost >= self.policy.max_cost
             if not full and (only_full or (expecting and group.oldest() + self.policy.max_delay_s > now)):
                 continue
-            start = min(map(self._start, group.heads()))
+            if len(self._groups) == 1:
+                return group
+            ticket = group.first(self.policy.bulk_penalty_s)
+            assert ticket is not None
+            start = ticket.arrived + (self.policy.bulk_penalty_s if ticket.priority is Priority.BULK else 0.0)
             if best is None or start < first:
                 best, first = group, start
         return best

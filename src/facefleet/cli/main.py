@@ -23,6 +23,7 @@ from facefleet.cli import (
     inspect,
     models,
     search,
+    top,
     verify,
 )
 
@@ -44,6 +45,7 @@ app.command("inspect", epilog=_EPILOG)(inspect.inspect)
 app.command("convert", epilog=_EPILOG)(convert.convert)
 app.command("build", epilog=_EPILOG)(build.build)
 app.command("doctor", epilog=_EPILOG)(doctor.doctor)
+app.command("top", epilog=_EPILOG)(top.top)
 app.add_typer(models.app, name="models", help="Model packs: list, install, show, verify, add.")
 app.add_typer(gallery.app, name="gallery", help="Known people: enrol, identify, verify, erase.")
 app.add_typer(engines.app, name="engines", help="Built engines: list, verify, prune.")

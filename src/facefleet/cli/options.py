@@ -19,7 +19,10 @@ Pack = Annotated[
 Backend = Annotated[
     str | None, typer.Option("--backend", help="auto, openvino, onnxruntime or torch.", rich_help_panel=_MODELS)
 ]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_MODELS)]
+Devices = Annotated[
+    str | None,
+    typer.Option("--devices", "--device", help="auto, cpu, cpu:0,1, cuda or cuda:0,1.", rich_help_panel=_MODELS),
+]
 Precision = Annotated[
     str | None, typer.Option("--precision", help="auto, fp32, bf16, fp16 or int8.", rich_help_panel=_MODELS)
 ]

@@ -29,7 +29,7 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     pack: options.Pack = None,
     backend: options.Backend = None,
-    device: options.Device = None,
+    devices: options.Devices = None,
     precision: options.Precision = None,
     det_size: options.DetSize = None,
     score: options.Score = None,
@@ -49,7 +49,7 @@ def verify(
         det_size=det_size,
         pack=pack,
         runtime__backend=backend,
-        runtime__device=device,
+        runtime__devices=devices,
         runtime__precision=precision,
         detect__score=score,
     )

@@ -16,6 +16,7 @@ DetSize: TypeAlias = Annotated[int, Field(ge=32, le=8192)] | Literal["native"]
 
 Backend: TypeAlias = Literal["auto", "openvino", "onnxruntime", "torch"]
 Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+Placement: TypeAlias = Annotated[str, Field(pattern=r"^(auto|data|stage(:[1-9]\d*\+[1-9]\d*)?)$")]
 Order: TypeAlias = Literal["area", "score", "center"]
 
 
@@ -76,18 +77,27 @@ class RuntimeSettings:
 
     Attributes:
         backend: ``auto`` takes openvino where it is installed, else onnxruntime.
-        device: ``auto`` or ``cpu``; ``cuda`` or ``cuda:N`` with the extra ``[torch]``.
+        devices: ``auto`` or ``cpu``: in this process, on all threads. ``cpu:0,1``: a process each, pinned to these
+            processors. ``cuda``, ``cuda:0`` or ``cuda:0,1``, with the extra ``[torch]``: several run in a process each.
+        isolated: Run a single device in a process of its own too, so that its crash loses nothing here.
+        placement: With several devices: ``data``: each does everything; ``stage``: some detect, the others embed, as
+            many as their measured times ask for; ``stage:6+2``: so many of each; ``auto``: data, which is never slower
+            where both networks fit on a device.
         precision: ``auto`` takes bf16 where the CPU has it and the accuracy guard holds, else fp32.
         engines: Folder of engines that `facefleet build` made; those that fit are opened instead of compiling. ``int8``
             runs from there only. Empty: none.
         threads: Processor threads to use, 0 for min(affinity, cgroup quota).
+        status: Write once a second what the engine does into a file of this user's, for `facefleet top`.
     """
 
     backend: Backend = "auto"
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+(,\d+)*)?)$")] = "auto"
+    devices: Annotated[str, Field(pattern=r"^(auto|(cpu|cuda)(:\d+(,\d+)*)?)$")] = "auto"
+    isolated: bool = False
+    placement: Placement = "auto"
     precision: Precision = "auto"
     engines: str = ""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    status: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,17 +103,25 @@ def compare_embedders(reference: Callable[[], Embedder], other: Callable[[], Emb
     return {"holds": cosine >= _MIN_COSINE, "cosine_min": cosine}
 
 
-def self_test(detector: Detector, embedder: Embedder, threshold: float) -> None:
-    """Check that opened models tell faces apart and find none where there is none.
+def check_detector(detector: Detector, threshold: float) -> None:
+    """Check that an opened detector finds no face where there is none.
 
     Raises:
-        SelfTestError: They do not; they must not be used.
+        SelfTestError: It does; it must not be used.
     """
     blank = np.full((1, *detector.warm_size, 3), 127, np.uint8)
     if len(detector.infer(blank, threshold)[0].scores):
         raise SelfTestError(
             "the detector finds a face in a blank picture", hint="try another backend, or precision=fp32"
         )
+
+
+def check_embedder(embedder: Embedder) -> None:
+    """Check that an opened embedder tells faces apart.
+
+    Raises:
+        SelfTestError: It does not; it must not be used.
+    """
     first, other = drawn_chips(2)
     similar = cv2.GaussianBlur(first, (3, 3), 0)
     vectors = embedder.embed(np.stack([first, similar, other])).vectors

@@ -18,10 +18,17 @@ from facefleet.decode import Decoder
 from facefleet.errors import BackendUnavailableError
 from facefleet.models.detectors import Detector, Selection
 from facefleet.models.embedders import Embedder
-from facefleet.models.guard import compare_detectors, compare_embedders, remembered, self_test
+from facefleet.models.guard import (
+    check_detector,
+    check_embedder,
+    compare_detectors,
+    compare_embedders,
+    remembered,
+)
 from facefleet.models.prepare import CHUNK, FP32_CONVOLUTIONS, PreparedModel, prepare_detector, prepare_embedder
 from facefleet.ops.letterbox import round_up
 from facefleet.packs import DetectorSpec, EmbedderSpec, Manifest, Store
+from facefleet.telemetry.record import engine_rebuilt
 
 _log = logging.getLogger(__name__)
 _FP32 = tuple(str(count) for count in FP32_CONVOLUTIONS.values())
@@ -35,8 +42,8 @@ class Loaded:
     Attributes:
         manifest: The pack.
         decoder: Bytes to pictures.
-        detector: Open.
-        embedder: Open.
+        detector: Open; None where the role was not asked for.
+        embedder: Likewise.
         sizes: Detector sizes.
         select: Which faces are kept, the pack's defaults filled in.
         workers: Threads to run them from.
@@ -47,8 +54,8 @@ class Loaded:
 
     manifest: Manifest
     decoder: Decoder
-    detector: Detector
-    embedder: Embedder
+    detector: Detector | None
+    embedder: Embedder | None
     sizes: tuple[int | str, ...]
     select: Selection
     workers: int
@@ -57,13 +64,20 @@ class Loaded:
     description: dict[str, str]
 
 
-def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> Loaded:
+Role: TypeAlias = Literal["detector", "embedder"]
+ROLES: tuple[Role, ...] = ("detector", "embedder")
+
+
+def load_models(
+    pack: str, settings: Settings, stack: contextlib.ExitStack, *, roles: tuple[Role, ...] = ROLES
+) -> Loaded:
     """Open the models of a pack.
 
     Args:
         pack: Name or path of a manifest.
         settings: All options.
         stack: Closes what is opened here.
+        roles: What is opened.
 
     Raises:
         PackError: The pack is not there, not verified, or not understood.
@@ -76,8 +90,8 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
     loader = _Loader(pack, settings)
     manifest = loader.manifest
     precision = loader.precisions()
-    detector = stack.enter_context(loader.detector(precision[0]))
-    embedder = stack.enter_context(loader.embedder(precision[1]))
+    detector = stack.enter_context(loader.detector(precision[0])) if "detector" in roles else None
+    embedder = stack.enter_context(loader.embedder(precision[1])) if "embedder" in roles else None
     select = Selection(
         score=settings.detect.score or manifest.detector.score,
         nms=settings.detect.nms or manifest.detector.nms,
@@ -85,7 +99,10 @@ def load_models(pack: str, settings: Settings, stack: contextlib.ExitStack) -> L
         order=settings.detect.order,
         min_face_px=settings.detect.min_face_px,
     )
-    self_test(detector, embedder, select.score)
+    if detector is not None:
+        check_detector(detector, select.score)
+    if embedder is not None:
+        check_embedder(embedder)
     return Loaded(
         manifest=manifest,
         decoder=Decoder(settings.decode),
@@ -145,7 +162,7 @@ class _Loader:
 
     def _runner(
         self,
-        role: Literal["detector", "embedder"],
+        role: Role,
         file: PreparedModel,
         contract: InputContract,
         options: RunnerOptions,
@@ -170,7 +187,7 @@ class _Loader:
 
     def _engine(
         self,
-        role: Literal["detector", "embedder"],
+        role: Role,
         file: PreparedModel,
         contract: InputContract,
         sides: tuple[tuple[int, int], ...],
@@ -197,6 +214,7 @@ class _Loader:
         found = EngineStore(Path(folder)).match(spec, sides=sides)
         if found is None:
             _log.warning("no engine of %s in %s fits: it is compiled now", file.path.stem, precision)
+            engine_rebuilt(self.choice.backend)
             return None
         _log.info("%s: engine %s", role, found.folder)
         return found.folder

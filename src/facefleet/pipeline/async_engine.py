@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import functools
+from collections.abc import AsyncIterator, Hashable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -32,9 +33,19 @@ class AsyncEngine:
     ) -> None:
         await asyncio.to_thread(self.engine.close)
 
-    async def analyze(self, image: ImageSource, *, chips: bool = False) -> Faces:
-        """As `Engine.analyze`; cancelling the task drops the image if no stage has taken it up yet."""
-        future = await asyncio.to_thread(self.engine.submit, image, chips=chips)
+    async def analyze(
+        self, image: ImageSource, *, chips: bool = False, timeout_s: float | None = None, client: Hashable = None
+    ) -> Faces:
+        """As `Engine.analyze`; cancelling the task drops the image if no stage has taken it up yet.
+
+        Args:
+            image: As for `Engine.analyze`.
+            chips: Likewise.
+            timeout_s: As for `Engine.submit`.
+            client: Likewise.
+        """
+        submit = functools.partial(self.engine.submit, image, chips=chips, timeout_s=timeout_s, client=client)
+        future = await asyncio.to_thread(submit)
         return (await asyncio.wrap_future(future)).unwrap()
 
     async def map(self, images: Iterable[ImageSource], *, chips: bool = False) -> AsyncIterator[Outcome[Faces]]:

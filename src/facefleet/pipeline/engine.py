@@ -1,4 +1,4 @@
-"""`Engine`: pictures in, faces out, in this process.
+"""`Engine`: pictures in, faces out, in this process or in one a device.
 
 Owns the life of the parts: they are built at the first use or on `open`, checked, and given back on `close`. One
 engine may be used from any number of threads; calls share its batches and never mix their answers.
@@ -6,23 +6,28 @@ engine may be used from any number of threads; calls share its batches and never
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import math
 import queue
 import threading
-from collections.abc import Generator, Iterable
+import time
+from collections.abc import Generator, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from facefleet.batching import Priority
 from facefleet.config import Settings
-from facefleet.models.load import Loaded, load_models
+from facefleet.errors import ClosedError, FacefleetError
 from facefleet.packs import Manifest
-from facefleet.pipeline.fingerprint import fingerprint
+from facefleet.pipeline.choose import make_engine
+from facefleet.pipeline.fleet import FleetEngine
+from facefleet.pipeline.local import LocalEngine
 from facefleet.pipeline.photo import Photo
-from facefleet.pipeline.scheduler import Scheduler
-from facefleet.pipeline.stages import Stages
+from facefleet.pipeline.status import StatusReader
+from facefleet.telemetry.status import StatusWriter
 from facefleet.types import Faces, ImageSource, Outcome
+from facefleet.workers import WorkerStatus
 
 _log = logging.getLogger(__name__)
 
@@ -43,10 +48,9 @@ class Engine:
         self.settings = settings or Settings()
         self._pack = pack or self.settings.pack
         self._lock = threading.Lock()
-        self._resources: contextlib.ExitStack | None = None
-        self._models: Loaded | None = None
-        self._scheduler: Scheduler | None = None
-        self._fingerprint = ""
+        self._running: LocalEngine | FleetEngine | None = None
+        self._facts: Mapping[str, Any] = {}
+        self._status: StatusWriter | None = None
 
     def open(self) -> None:
         """Load the models, check that they answer rightly, and start the workers; harmless when already open.
@@ -59,10 +63,49 @@ class Engine:
 
     def close(self) -> None:
         """Stop the workers and give everything back; photos still inside get a `ClosedError`."""
+        running = self._take_down()
+        if running is not None:
+            running.close()
+
+    def drain(self, *, deadline_s: float = 30.0) -> None:
+        """Stop without losing anything: no more photos are accepted, those inside are finished until the deadline.
+
+        What is not finished then gets a `ClosedError`.
+        """
+        running = self._take_down()
+        if running is not None:
+            running.drain(deadline_s)
+
+    def reload(self, settings: Settings | None = None, *, pack: str | None = None) -> None:
+        """Change to another pack or other settings while photos go on; no photo is lost.
+
+        The new parts are ready before the old ones are given no more photos, so memory holds both for a while.
+
+        Args:
+            settings: Default: those in use. Devices and placement stay what they are.
+            pack: Default: the one in use.
+
+        Raises:
+            PackError: The new pack cannot be used; the old one stays.
+            BackendError: Likewise.
+        """
+        settings = settings or self.settings
+        pack = pack or self._pack
+        running = self._started()
+        if isinstance(running, FleetEngine):
+            running.reload(settings, pack)
+        else:
+            successor = make_engine(settings, pack)
+            successor.open()
+            with self._lock:
+                old, self._running = self._running, successor
+            if old is not None:
+                old.drain(math.inf)
+        self.settings, self._pack = settings, pack
         with self._lock:
-            resources, self._resources, self._scheduler = self._resources, None, None
-        if resources is not None:
-            resources.close()
+            if self._running is not None:
+                self._facts = self._running.facts()
+                self._show_status(self._running)
 
     def __enter__(self) -> Self:
         self.open()
@@ -90,13 +133,43 @@ class Engine:
         """
         return self.submit(image, chips=chips).result().unwrap()
 
-    def submit(self, image: ImageSource, *, chips: bool = False) -> Future[Outcome[Faces]]:
+    def submit(
+        self,
+        image: ImageSource,
+        *,
+        chips: bool = False,
+        embed: bool = True,
+        priority: Priority = Priority.INTERACTIVE,
+        timeout_s: float | None = None,
+        client: Hashable = None,
+        wait: bool = True,
+    ) -> Future[Outcome[Faces]]:
         """As `analyze`, without waiting for the answer; waits only while the pipeline is full.
+
+        Args:
+            image: As for `analyze`.
+            chips: Whether to return the aligned faces too.
+            embed: Whether faces are embedded; else their vectors are NaN.
+            priority: Who goes first.
+            timeout_s: From then on nothing more is done for it; its outcome is a `DeadlineError`.
+            client: Whose it is: no client can fill the pipeline alone. None: nobody's in particular.
+            wait: Whether to wait for room; else a full pipeline refuses at once.
 
         Returns:
             A future whose result is an `Outcome`; it gets no exception. It may be cancelled while it has not started.
+
+        Raises:
+            QueueFullError: There is no room and `wait` is false; `retry_after_s` says when to come again.
         """
-        return self._started().submit(Photo(image, chips))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        photo = Photo(image, chips, embed, priority, deadline, client)
+        while True:
+            running = self._started()
+            try:
+                return running.submit(photo, wait=wait)
+            except ClosedError:
+                if running is self._running or self._running is None:
+                    raise  # closed, and not only replaced in a reload
 
     def as_ready(
         self, images: Iterable[ImageSource], *, chips: bool = False
@@ -120,8 +193,7 @@ class Engine:
     def _stream(
         self, images: Iterable[ImageSource], chips: bool, *, ordered: bool
     ) -> Generator[tuple[int, Outcome[Faces]], None, None]:
-        scheduler = self._started()
-        window = self.settings.batch.max_images
+        window = self._started().max_images
         ready: queue.SimpleQueue[tuple[int, Outcome[Faces]]] = queue.SimpleQueue()
         waiting: dict[int, Outcome[Faces]] = {}
         futures: dict[int, Future[Outcome[Faces]]] = {}
@@ -136,7 +208,7 @@ class Engine:
                         more = False
                         break
                     index, image = entry
-                    futures[index] = future = scheduler.submit(Photo(image, chips))
+                    futures[index] = future = self.submit(image, chips=chips, priority=Priority.BULK)
                     future.add_done_callback(lambda done, index=index: ready.put((index, done.result())))  # type: ignore[misc]
                     if not ready.empty():
                         break
@@ -158,49 +230,72 @@ class Engine:
     @property
     def manifest(self) -> Manifest:
         """The pack in use; opens the engine."""
-        return self._loaded().manifest
+        manifest = self._known()["manifest"]
+        assert isinstance(manifest, Manifest)
+        return manifest
 
     @property
     def dimension(self) -> int:
         """Length of an embedding; opens the engine."""
-        return self._loaded().manifest.embedder.dimension
+        return self.manifest.embedder.dimension
 
     @property
     def fingerprint(self) -> str:
         """sha256 of everything that decides what an embedding means and which faces are found; opens the engine."""
-        self._started()
-        return self._fingerprint
+        return str(self._known()["fingerprint"])
 
     def describe(self) -> dict[str, str]:
         """What is in use, for logs and file metadata; opens the engine."""
-        return dict(self._loaded().description)
+        return dict(self._known()["description"])
 
     def stage_seconds(self) -> dict[str, tuple[int, float]]:
         """For each stage: items done, and seconds that workers were busy with it."""
         return self._started().stage_seconds()
 
-    def _loaded(self) -> Loaded:
-        self._started()
-        assert self._models is not None
-        return self._models
+    def queues(self) -> dict[str, int]:
+        """How many items wait, by stage."""
+        return self._started().queues()
 
-    def _started(self) -> Scheduler:
+    def workers(self) -> list[WorkerStatus]:
+        """What is known about every worker process; none where everything runs in this process."""
+        running = self._started()
+        return running.status() if isinstance(running, FleetEngine) else []
+
+    def _take_down(self) -> LocalEngine | FleetEngine | None:
         with self._lock:
-            if self._scheduler is None:
-                with contextlib.ExitStack() as stack:
-                    self._models = models = load_models(self._pack, self.settings, stack)
-                    self._fingerprint = fingerprint(models, self.settings)
-                    batch = self.settings.batch
-                    scheduler = Scheduler(
-                        Stages(models.decoder, models.detector, models.embedder, models.sizes, models.select),
-                        workers=models.workers,
-                        detect_batch=batch.detect,
-                        embed_batch=batch.embed,
-                        max_images=batch.max_images,
-                        max_bytes=batch.max_bytes,
-                    )
-                    stack.callback(scheduler.close)
-                    self._resources = stack.pop_all()
-                    self._scheduler = scheduler
-                _log.info("engine ready: %s", ", ".join(f"{k}={v}" for k, v in models.description.items()))
-            return self._scheduler
+            running, self._running = self._running, None
+            status, self._status = self._status, None
+        if status is not None:
+            status.close()
+        return running
+
+    def _show_status(self, running: LocalEngine | FleetEngine) -> None:
+        """Let `facefleet top` see what is running; with the lock held."""
+        if self._status is not None:
+            self._status.close()
+            self._status = None
+        if not self.settings.runtime.status:
+            return
+        try:
+            writer = StatusWriter()
+        except (FacefleetError, OSError) as error:
+            _log.warning("`facefleet top` does not show this engine: %s", error)
+            return
+        device = self._facts["description"].get("device", "cpu")
+        writer.start(StatusReader(running, self._pack, device).read)
+        self._status = writer
+
+    def _known(self) -> Mapping[str, Any]:
+        self._started()
+        return self._facts
+
+    def _started(self) -> LocalEngine | FleetEngine:
+        with self._lock:
+            if self._running is None:
+                running = make_engine(self.settings, self._pack)
+                running.open()
+                self._facts = running.facts()
+                self._running = running
+                self._show_status(running)
+                _log.info("engine ready: %s", ", ".join(f"{k}={v}" for k, v in self._facts["description"].items()))
+            return self._running

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +20,13 @@ from facefleet.ops import Letterbox
 from facefleet.types import Detections, EncodedImage, F32Array, FaceChips, Faces, Image, ImageSource, Outcome, RGBArray
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Photo:
     """A photo, its place in every stage, and where its answer goes.
 
     Attributes:
         source: The picture.
+        name: What to call it; empty: what the decoder calls it.
         keep_chips: Whether the answer has the aligned faces too.
         embed: Whether faces are embedded; else their vectors stay NaN.
         priority: Who goes first.
@@ -39,12 +41,14 @@ class Photo:
     priority: Priority = Priority.BULK
     deadline: float | None = None
     client: Hashable = None
+    name: str = ""
     future: Future[Outcome[Faces]] = field(default_factory=Future)
-    # the scheduler, on entry
+    # the door and the scheduler, on entry
     entry_bytes: int = 0
+    accepted_at: float = 0.0
+    trace: Any = None
     ticket: Ticket[Photo] | None = None
     # decode
-    name: str = ""
     loaded: EncodedImage | Image | None = None
     held_bytes: int = 0
     counted_bytes: int = 0
@@ -81,6 +85,7 @@ class DetectorInput:
     photo: Photo
     plan: Letterbox
     pixels: RGBArray
+    queued_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +94,7 @@ class FaceInput:
 
     photo: Photo
     row: int
+    queued_at: float = 0.0
 
     @property
     def pixels(self) -> RGBArray:

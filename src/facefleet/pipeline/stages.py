@@ -25,14 +25,16 @@ class Stages:
     Attributes:
         decoder: Bytes to pictures.
         detector: Pictures to candidates.
-        embedder: Chips to vectors.
+        embedder: Chips to vectors; None where others embed.
+        dimension: Length of a vector.
         sizes: Detector sizes, all run on every photo.
         select: Which faces are kept.
     """
 
     decoder: Decoder
     detector: Detector
-    embedder: Embedder
+    embedder: Embedder | None
+    dimension: int
     sizes: tuple[int | str, ...]
     select: Selection
 
@@ -45,7 +47,7 @@ class Stages:
         Raises:
             InputError: It cannot be read or is no picture that may be decoded.
         """
-        photo.loaded = self.decoder.read(photo.source)
+        photo.loaded = self.decoder.read(photo.source, name=photo.name or None)
         photo.name = photo.loaded.name
         if isinstance(photo.loaded, Image):
             return photo.loaded.pixels.nbytes
@@ -98,11 +100,11 @@ class Stages:
         photo.detections = found
         photo.chips = FaceChips(pixels, matrices, usable)
         photo.blur = blur_scores(pixels, usable)
-        photo.vectors = np.full((len(found), self.embedder.dimension), np.nan, np.float32)
+        photo.vectors = np.full((len(found), self.dimension), np.nan, np.float32)
         photo.norms = np.full(len(found), np.nan, np.float32)
         photo.image = photo.loaded = None
         photo.parts.clear()
-        return [FaceInput(photo, int(row)) for row in np.flatnonzero(usable)]
+        return [FaceInput(photo, int(row)) for row in np.flatnonzero(usable)] if photo.embed else []
 
     def embed(self, batch: Sequence[FaceInput]) -> None:
         """Embed faces of any photos.
@@ -110,6 +112,7 @@ class Stages:
         Raises:
             BackendError: The run failed; no photo was given anything.
         """
+        assert self.embedder is not None
         result = self.embedder.embed(np.stack([item.pixels for item in batch]))
         for item, vector, norm in zip(batch, result.vectors, result.norms, strict=True):
             assert item.photo.vectors is not None

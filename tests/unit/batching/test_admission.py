@@ -56,8 +56,7 @@ def test_a_greedy_client_leaves_room_for_others() -> None:
         for entered in range(200):
             try:
                 admission.enter(0.0, size_bytes=1, client=client)
-            except QueueFullError as error:
-                assert "this client" in str(error)
+            except QueueFullError:
                 return entered
         raise AssertionError("never refused")
 

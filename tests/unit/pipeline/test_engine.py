@@ -232,7 +232,7 @@ class TestOptions:
 class TestLife:
     def test_nothing_is_loaded_before_the_first_use(self, home: Path) -> None:
         lazy = Engine(Settings(home=str(home)))
-        assert not [t for t in threading.enumerate() if t.name.startswith("facefleet") and lazy._scheduler]
+        assert not [t for t in threading.enumerate() if t.name.startswith("facefleet") and lazy._running]
         lazy.close()
 
     def test_threads_end_with_the_engine(self, home: Path) -> None:
@@ -261,9 +261,10 @@ class TestLife:
     def test_missing_device_and_backend(self, home: Path) -> None:
         """Fault 36: strict, and says what to use."""
         for runtime, error, words in (
-            (RuntimeSettings(device="cuda"), BackendUnavailableError, r"facefleet\[torch\]|sees no CUDA device"),
-            (RuntimeSettings(backend="onnxruntime", device="cuda:0"), ConfigError, "use backend=torch"),
-            (RuntimeSettings(device="cuda:0,1"), BackendUnavailableError, "name one"),
+            (RuntimeSettings(devices="cuda"), BackendUnavailableError, r"facefleet\[torch\]|sees no CUDA device"),
+            (RuntimeSettings(backend="onnxruntime", devices="cuda:0"), ConfigError, "use backend=torch"),
+            (RuntimeSettings(devices="cpu:0,0"), ConfigError, "named twice"),
+            (RuntimeSettings(devices="cpu:9999"), ConfigError, "may not use processor 9999"),
         ):
             with pytest.raises(error, match=words):
                 Engine(Settings(home=str(home), runtime=runtime)).open()

@@ -1,0 +1,123 @@
+"""An engine's parts in this process: models, stages, threads.
+
+Owns the order in which they are opened and given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from facefleet.config import Settings
+from facefleet.models.load import ROLES, Role, load_models
+from facefleet.pipeline.door import Door
+from facefleet.pipeline.fingerprint import fingerprint
+from facefleet.pipeline.photo import Photo
+from facefleet.pipeline.scheduler import Scheduler
+from facefleet.pipeline.stages import Stages
+from facefleet.telemetry.record import ANSWERS
+from facefleet.types import Faces, Outcome
+
+
+class LocalEngine:
+    """Models of a pack and the threads that run them.
+
+    Args:
+        settings: All options.
+        pack: Name of the pack, or path of a manifest.
+        roles: Which networks are opened.
+        worker: Whether this is inside a worker process, whose parent counts the answers.
+    """
+
+    def __init__(self, settings: Settings, pack: str, *, roles: tuple[Role, ...] = ROLES, worker: bool = False) -> None:
+        self._settings = settings
+        self._pack = pack
+        self._roles = roles
+        self._answers = None if worker else ANSWERS
+        self._resources = contextlib.ExitStack()
+        self._facts: dict[str, Any] = {}
+        self._scheduler: Scheduler | None = None
+
+    def open(self) -> None:
+        """Load the models, check that they answer rightly, and start the threads.
+
+        Raises:
+            PackError: The pack is not there, not verified, or not understood.
+            BackendError: The runtime cannot run it, or runs it wrongly.
+        """
+        with contextlib.ExitStack() as stack:
+            models = load_models(self._pack, self._settings, stack, roles=self._roles)
+            self._facts = {
+                "manifest": models.manifest,
+                "fingerprint": fingerprint(models, self._settings),
+                "description": models.description,
+            }
+            batch = self._settings.batch
+            assert models.detector is not None
+            stages = Stages(
+                models.decoder,
+                models.detector,
+                models.embedder,
+                models.manifest.embedder.dimension,
+                models.sizes,
+                models.select,
+            )
+            self._scheduler = Scheduler(
+                stages,
+                workers=models.workers,
+                detect_batch=batch.detect,
+                embed_batch=batch.embed,
+                max_images=batch.max_images,
+                max_bytes=batch.max_bytes,
+                answers=self._answers,
+            )
+            stack.callback(self._scheduler.close)
+            self._resources = stack.pop_all()
+
+    def close(self) -> None:
+        """Give everything back; photos still inside get a `ClosedError`."""
+        self._resources.close()
+
+    def drain(self, deadline_s: float) -> None:
+        """Stop: no more photos, those inside are finished until the deadline."""
+        if self._scheduler is not None:
+            self._scheduler.drain(deadline_s)
+        self.close()
+
+    @property
+    def max_images(self) -> int:
+        """Photos inside at a time."""
+        return self._settings.batch.max_images
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The threads; open only."""
+        assert self._scheduler is not None
+        return self._scheduler
+
+    def facts(self) -> Mapping[str, Any]:
+        """The manifest, the fingerprint, and a description for people."""
+        return self._facts
+
+    def submit(self, photo: Photo, *, wait: bool = True) -> Future[Outcome[Faces]]:
+        """As `Scheduler.submit`."""
+        return self.scheduler.submit(photo, wait=wait)
+
+    def stage_seconds(self) -> dict[str, tuple[int, float]]:
+        """As `Scheduler.stage_seconds`."""
+        return self.scheduler.stage_seconds()
+
+    def batches(self) -> int:
+        """Batches that the detector ran."""
+        return self.scheduler.batches
+
+    @property
+    def door(self) -> Door:
+        """Who is inside."""
+        return self.scheduler.door
+
+    def queues(self) -> dict[str, int]:
+        """As `Scheduler.queues`."""
+        return self.scheduler.queues()
