@@ -26,6 +26,7 @@ from facefleet.cache.store import CacheStats, FeatureCache
 from facefleet.config import CacheSettings, DecodeSettings
 from facefleet.decode import Decoder
 from facefleet.errors import CacheError, FacefleetError
+from facefleet.telemetry.record import CACHES
 from facefleet.types import EncodedImage, Faces, Image, ImageSource, Outcome
 
 _log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class CachedEngine:
         self._broken = False
         described = engine.describe()
         # Backends and precisions agree within a guard, not to the last bit: their results are kept apart.
-        parts = [engine.fingerprint, *(described.get(key, "") for key in ("backend", "precision", "device"))]
+        parts = [engine.fingerprint, *(described.get(key, "") for key in ("backend", "precision"))]
         self._salt = "\n".join(parts).encode()
 
     @property
@@ -233,10 +234,13 @@ class CachedEngine:
     def _look_up(self, key: bytes, name: str) -> Faces | None:
         faces = self._stored(key, name)
         with self._lock:
-            if faces is None:
-                self._misses += key not in self._waiting
-            else:
-                self._hits += 1
+            missed = faces is None and key not in self._waiting
+            self._misses += missed
+            self._hits += faces is not None
+        if missed:
+            CACHES["features"].miss()
+        elif faces is not None:
+            CACHES["features"].hit()
         return faces
 
     def _claimed(self, key: bytes) -> bool:

@@ -42,7 +42,7 @@ def create(
     actor: shared.Actor = None,
     pack: options.Pack = None,
     backend: options.Backend = None,
-    device: options.Device = None,
+    devices: options.Devices = None,
     precision: options.Precision = None,
     det_size: options.DetSize = None,
     score: options.Score = None,
@@ -58,7 +58,7 @@ def create(
         det_size=det_size,
         pack=pack,
         runtime__backend=backend,
-        runtime__device=device,
+        runtime__devices=devices,
         runtime__precision=precision,
         detect__score=score,
     )
@@ -101,7 +101,7 @@ def enrol(
     actor: shared.Actor = None,
     pack: options.Pack = None,
     backend: options.Backend = None,
-    device: options.Device = None,
+    devices: options.Devices = None,
     precision: options.Precision = None,
     sets: options.Set = None,
     config: options.Config = None,
@@ -136,7 +136,7 @@ def enrol(
             return _enrolled(gallery, results, as_json=as_json)
         items = _items(sources, name, extra)
         with shared.engine_of(
-            gallery, pack=pack, backend=backend, device=device, precision=precision, sets=sets, config=config
+            gallery, pack=pack, backend=backend, devices=devices, precision=precision, sets=sets, config=config
         ) as engine:
             found = enrol_pictures(
                 gallery,

@@ -89,7 +89,7 @@ def reembed(
     actor: shared.Actor = None,
     pack: options.Pack = None,
     backend: options.Backend = None,
-    device: options.Device = None,
+    devices: options.Devices = None,
     precision: options.Precision = None,
     det_size: options.DetSize = None,
     score: options.Score = None,
@@ -108,7 +108,7 @@ def reembed(
         det_size=det_size,
         pack=pack,
         runtime__backend=backend,
-        runtime__device=device,
+        runtime__devices=devices,
         runtime__precision=precision,
         detect__score=score,
     )

@@ -99,7 +99,7 @@ def engine_of(
     *,
     pack: str | None,
     backend: str | None,
-    device: str | None,
+    devices: str | None,
     precision: str | None,
     sets: Sequence[str] | None,
     config: Path | None,
@@ -118,7 +118,7 @@ def engine_of(
         sets=[*made, *(sets or ())],
         pack=pack,
         runtime__backend=backend,
-        runtime__device=device,
+        runtime__devices=devices,
         runtime__precision=precision,
     )
     with Engine(loaded.settings) as engine:

@@ -33,7 +33,7 @@ def identify(
     sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: each face with its matches.")] = None,
     pack: options.Pack = None,
     backend: options.Backend = None,
-    device: options.Device = None,
+    devices: options.Devices = None,
     precision: options.Precision = None,
     sets: options.Set = None,
     config: options.Config = None,
@@ -55,7 +55,7 @@ def identify(
     with (
         shared.open_gallery(folder) as gallery,
         shared.engine_of(
-            gallery, pack=pack, backend=backend, device=device, precision=precision, sets=sets, config=config
+            gallery, pack=pack, backend=backend, devices=devices, precision=precision, sets=sets, config=config
         ) as engine,
     ):
         keys: list[str] = []
@@ -152,7 +152,7 @@ def verify(
     as_json: shared.Json = False,
     pack: options.Pack = None,
     backend: options.Backend = None,
-    device: options.Device = None,
+    devices: options.Devices = None,
     precision: options.Precision = None,
     sets: options.Set = None,
     config: options.Config = None,
@@ -169,7 +169,7 @@ def verify(
     with (
         shared.open_gallery(folder) as gallery,
         shared.engine_of(
-            gallery, pack=pack, backend=backend, device=device, precision=precision, sets=sets, config=config
+            gallery, pack=pack, backend=backend, devices=devices, precision=precision, sets=sets, config=config
         ) as engine,
     ):
         face, reason = choose_face(engine.analyze(picture), "largest")

@@ -28,7 +28,7 @@ def search(
     sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: each query with what was found.")] = None,
     pack: options.Pack = None,
     backend: options.Backend = None,
-    device: options.Device = None,
+    devices: options.Devices = None,
     precision: options.Precision = None,
     det_size: options.DetSize = None,
     score: options.Score = None,
@@ -47,7 +47,7 @@ def search(
         det_size=det_size,
         pack=pack,
         runtime__backend=backend,
-        runtime__device=device,
+        runtime__devices=devices,
         runtime__precision=precision,
         detect__score=score,
     )
