@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import threading
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,7 @@ KINDS = {
     "flat-cuda-fp16": ("flat-cuda", {"device": "cpu", "precision": "fp16"}, "torch"),
     "flat-cuda-int8": ("flat-cuda", {"device": "cpu", "precision": "int8"}, "torch"),
     "milvus": ("milvus", {}, "milvus_lite"),
+    "milvus-server": ("milvus", {"uri": os.environ.get("MILVUS_URI", ""), "timeout_s": 60}, "pymilvus"),
 }
 
 
@@ -38,7 +42,9 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
     if kind == "milvus":
         from facefleet.gallery.index.milvus import MilvusIndex
 
-        made = MilvusIndex(tmp_path, header(kind), options)
+        if options.get("uri") == "":
+            skip_without("milvus-server", "MILVUS_URI does not name a server, e.g. http://127.0.0.1:19530")
+        made = MilvusIndex(tmp_path, replace(header(kind), uuid=uuid.uuid4().hex), options)
     else:
         made = LayeredIndex(DIMENSION, segment_type(kind), options)
     yield made

@@ -124,9 +124,9 @@ def reembed(
         _stopping() as stop,
         _progress() as progress,
     ):
-        chips = (
-            load_models(loaded.settings.pack, loaded.settings, stack).embedder if gallery.header.keep_chips else None
-        )
+        chips = None
+        if gallery.header.keep_chips:
+            chips = load_models(loaded.settings.pack, loaded.settings, stack, roles=("embedder",)).embedder
         report = move(
             gallery,
             shared.identity_of(engine),

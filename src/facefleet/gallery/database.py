@@ -73,7 +73,7 @@ class Database:
         self.path = folder / FILE
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: list[tuple[threading.Thread, sqlite3.Connection]] = []
         self._closed = False
 
     def create(self) -> None:
@@ -88,9 +88,7 @@ class Database:
         with self._lock:
             self._closed = True
             connections, self._connections = self._connections, []
-        for connection in connections:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
+        _closed(connections)
 
     def connection(self) -> sqlite3.Connection:
         """This thread's connection."""
@@ -110,7 +108,10 @@ class Database:
                     found.execute(f"PRAGMA {pragma}")
             self._local.connection = found
             with self._lock:
-                self._connections.append(found)
+                ended = [entry for entry in self._connections if not entry[0].is_alive()]
+                self._connections = [entry for entry in self._connections if entry not in ended]
+                self._connections.append((threading.current_thread(), found))
+            _closed(ended)
         return found
 
     @contextlib.contextmanager
@@ -183,6 +184,12 @@ class Database:
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             return GalleryWriteError(text, hint="check permissions and free space")
         return GalleryCorruptError(text, hint=_CORRUPT_HINT)
+
+
+def _closed(connections: list[tuple[threading.Thread, sqlite3.Connection]]) -> None:
+    for _, connection in connections:
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
 
 
 _CORRUPT_HINT = "run `facefleet gallery check`; restore the folder from a backup, or import an export"

@@ -283,6 +283,16 @@ class TestChanging:
             other.erase(person)
             assert gallery.identify(fresh, fingerprint=F, threshold=0.9) == [[]]
 
+    def test_threads_that_ended_leave_no_connection(self, tmp_path: Path) -> None:
+        gallery, vectors, ids = filled(tmp_path / "g", people=3)
+        with gallery:
+            for _ in range(20):
+                thread = threading.Thread(target=gallery.identify, args=(vectors[0],), kwargs={"fingerprint": F})
+                thread.start()
+                thread.join()
+            assert len(gallery.database._connections) <= 3
+            assert gallery.identify(vectors[0, 0], fingerprint=F)[0][0].person == ids[0]
+
     def test_statistics(self, tmp_path: Path) -> None:
         gallery, _, _ = filled(tmp_path / "g", people=4)
         with gallery:
