@@ -28,7 +28,9 @@ def model_run(device: str, load: str, seed: int = 0) -> Result:
 
 
 @pytest.mark.parametrize("device", list(DEVICES))
-@pytest.mark.parametrize("load", ["poisson 0.8", "poisson 0.9", "bursty", "bursty, over", "ramp", "ramp, over", "drift"])
+@pytest.mark.parametrize(
+    "load", ["poisson 0.8", "poisson 0.9", "bursty", "bursty, over", "ramp", "ramp, over", "drift"]
+)
 def test_the_target_is_held_and_nothing_is_lost_against_the_best_fixed_setting(device: str, load: str) -> None:
     _, best, holds = best_fixed(DEVICES[device], LOADS[load], delays=(0.0,))
     model = model_run(device, load)
