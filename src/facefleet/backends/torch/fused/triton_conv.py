@@ -133,18 +133,18 @@ def candidates(operands: Operands, *, whole: bool) -> list[Tiles]:
         if outputs % n:
             continue
         tiles = math.ceil(count * height * width / m) * (outputs // n)
-        for depth in (64, 128):
+        for depth in (64, 128) if inputs % 64 == 0 else (32,):
             if inputs % depth or (depth == 128 and m * n > 128 * 128):
                 continue
             chunks = taps * (inputs // depth)
             for split in sorted({1, *_splits(tiles, chunks)}):
                 if split == 1 and tiles * 6 < _PROCESSORS and chunks >= 8:
                     continue
-                if tiles > 6 * _PROCESSORS and m * n < 64 * 64:
+                if tiles > 6 * _PROCESSORS and m * n < 64 * 64 and outputs % 64 == 0:
                     continue
                 if tiles * 4 < _PROCESSORS and m * n > 64 * 128:
                     continue
-                found.append(Tiles("gather", m, n, depth, split, swap, warps, 4 if depth == 64 else 3))
+                found.append(Tiles("gather", m, n, depth, split, swap, warps, 3 if depth == 128 else 4))
     return found
 
 

@@ -213,7 +213,11 @@ def norm_launch(maps: Maps, index: int) -> Launch:
     step, numbers = maps.weights.plan.steps[index], maps.weights[index]
     assert isinstance(step, Norm)
     source, target = maps.inside(step.source), maps.inside(step.target)
-    return lambda: torch.addcmul(numbers["shift"], source, numbers["scale"], out=target) and None
+
+    def run() -> None:
+        torch.addcmul(numbers["shift"], source, numbers["scale"], out=target)
+
+    return run
 
 
 def _reference(operands: Operands, rows: int = 2) -> Tensor:
