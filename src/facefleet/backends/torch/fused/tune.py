@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -36,7 +37,9 @@ from facefleet.backends.torch.fused.triton_conv import (
 _log = logging.getLogger(__name__)
 _CUDNN_FROM = 32
 """Smallest batch at which cuDNN is tried: below, a plan takes longer to make than it can ever save."""
-_PLANS = 10
+_PLANS = 8
+_PLANS_S = 4.0
+"""Seconds after which no further plan of cuDNN is made for one kind of step: some are compiled when they are made."""
 _LAUNCHES = 8
 _TOLERANCE = 3e-3  # 16-bit products summed in float32 stay below 1e-3
 
@@ -142,6 +145,8 @@ class Tuner:
                     _log.info("batch %d: no kernel for %s in layout %s", batch, signature, family)
                     return None
                 chosen[signature] = trials[0]
+                best = trials[0].tiles or trials[0].plan
+                _log.info("batch %d %s: %s %.1f us of %d", batch, signature, best, trials[0].microseconds, len(trials))
                 if rival is not None and left is not None:
                     left -= len(steps) * (rival[signature].microseconds - trials[0].microseconds)
                     rest = sum(len(kinds[each]) * rival[each].microseconds for each in order if each not in chosen)
@@ -184,8 +189,9 @@ class Tuner:
                 yield from self._timed(tiles, "", runs, lambda: _agrees(first, want))
         if maps.batch >= _CUDNN_FROM and cudnn.available() and first.packed():
             graph = self.graph(maps.batch, maps.family, signature, first)
+            started = time.monotonic()
             for number in range(min(graph.count, _PLANS)):
-                if graph.build(number):
+                if time.monotonic() - started < _PLANS_S and graph.build(number):
                     work = maps.scratch.bytes(graph.workspace_bytes(number))
                     planned = [graph.launch(number, operands[index], work) for index in turns]
                     yield from self._timed(None, graph.name(number), planned, lambda: _agrees(first, want))
