@@ -15,11 +15,21 @@ import torch
 from torch import Tensor, fx
 
 from facefleet.backends.base import InputContract
-from facefleet.backends.torch.fused.fold import Affine, affine_of_norm, border_of, fits_half, fold_before, fold_behind
+from facefleet.backends.torch.fused.chains import (
+    SAME,
+    Chain,
+    NoMatchError,
+    attributes_of,
+    chains_of,
+    follows,
+    kind_of,
+    nodes_of,
+    norm_of,
+    only_reader,
+)
+from facefleet.backends.torch.fused.fold import Affine, border_of, fits_half, fold_before, fold_behind
 from facefleet.backends.torch.fused.plan import Conv, Head, Map, Norm, Plan, Stem, Step
 
-_SAME = ("Cast", "Identity", "Dropout")
-_ACTIVATIONS = ("PRelu", "Relu", "LeakyRelu")
 _SCALARS = ("Add", "Sub", "Mul", "Div")
 
 
@@ -32,10 +42,6 @@ class Unmatched:
     """
 
     reason: str
-
-
-class _No(Exception):  # noqa: N818  # never leaves this module
-    pass
 
 
 def plan_of(
@@ -55,19 +61,8 @@ def plan_of(
     """
     try:
         return _Matcher(network, contract, size, low).plan()
-    except _No as reason:
+    except NoMatchError as reason:
         return Unmatched(str(reason))
-
-
-@dataclass(slots=True, eq=False)
-class _Chain:
-    """A convolution and what is fused with it."""
-
-    conv: fx.Node
-    end: fx.Node
-    norm: Affine | None = None
-    add: fx.Node | None = None
-    activation: fx.Node | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -114,8 +109,8 @@ class _Matcher:
     steps: list[Step] = field(default_factory=list)
 
     def plan(self) -> Plan:
-        chains = _chains(self.network)
-        inner = {each for chain in chains.values() for each in _nodes_of(chain)}
+        chains = chains_of(self.network)
+        inner = {each for chain in chains.values() for each in nodes_of(chain)}
         result: fx.Node | None = None
         for node in self.network.graph.nodes:
             if node.op == "placeholder":
@@ -123,33 +118,33 @@ class _Matcher:
             elif node.op == "output":
                 outputs = node.args[0]
                 if len(outputs) != 1 or outputs[0] is not result:
-                    raise _No("its output is not that of the last fully connected layer")
+                    raise NoMatchError("its output is not that of the last fully connected layer")
             elif node in chains:
                 self._convolve(chains[node])
             elif node.op == "call_function" and node not in inner:
-                if _kind(node) == "Gemm":
+                if kind_of(node) == "Gemm":
                     result = self._head(node)
-                elif result is None or not _follows(node, result):
+                elif result is None or not follows(node, result):
                     self.values[node] = self._other(node)
         if not self.steps or not isinstance(self.steps[-1], Head) or not isinstance(self.steps[0], Stem):
-            raise _No("it does not begin with a convolution and end with a fully connected layer")
+            raise NoMatchError("it does not begin with a convolution and end with a fully connected layer")
         maps = tuple(Map(d.channels, d.height, d.width, d.border, d.fill) for d in self.maps)
         return Plan(*self.size, maps, tuple(self.steps))
 
     def _other(self, node: fx.Node) -> _Value:
         """Nodes that compute nothing of their own: what they are is kept for whoever reads them."""
-        kind = _kind(node)
+        kind = kind_of(node)
         source = self._value(node.args[0])
-        if kind in _SAME:
+        if kind in SAME:
             return source
         if source.flat:
-            raise _No(f"{kind} behind the last map")
+            raise NoMatchError(f"{kind} behind the last map")
         if kind == "BatchNormalization" and source.step == 1:
             return _Value(source.index, self._norm(node).after(source.affine))
         if kind in _SCALARS and source.index is None:
             return _Value(None, _scalar(kind, self._constant(node.args[1])).after(source.affine))
         if kind == "MaxPool" and source.affine is None and source.step == 1:
-            attributes = _attributes(node)
+            attributes = attributes_of(node)
             strides = list(attributes.get("strides", (1, 1)))
             if (
                 list(attributes["kernel_shape"]) == [1, 1]
@@ -158,19 +153,19 @@ class _Matcher:
             ):
                 return _Value(source.index, step=strides[0])
         if kind in ("Flatten", "Reshape") and source.step == 1 and source.index is not None:
-            shape = node.args[1] if kind == "Reshape" else [0, -1] if _attributes(node).get("axis", 1) == 1 else []
+            shape = node.args[1] if kind == "Reshape" else [0, -1] if attributes_of(node).get("axis", 1) == 1 else []
             draft = self.maps[source.index]
             width = draft.channels * draft.height * draft.width
             if isinstance(shape, Sequence) and list(shape) in ([0, -1], [-1, width], [0, width]):
                 return _Value(source.index, source.affine, flat=True)
-        raise _No(f"{kind} where a convolution was expected")
+        raise NoMatchError(f"{kind} where a convolution was expected")
 
-    def _convolve(self, chain: _Chain) -> None:
+    def _convolve(self, chain: Chain) -> None:
         node = chain.conv
         stride, padding = _geometry(node)
         weight = self._constant(node.args[1])
         if self.low is not None and self._attribute(node.args[1]).dtype != self.low:
-            raise _No("a convolution is kept in another precision")
+            raise NoMatchError("a convolution is kept in another precision")
         weight = weight.permute(0, 2, 3, 1).contiguous()
         outputs, rows, columns, inputs = weight.shape
         given = node.args[2] if len(node.args) > 2 else None
@@ -180,12 +175,12 @@ class _Matcher:
         slope = None if chain.activation is None else self._slope(chain.activation, outputs)
         source = self._value(node.args[0])
         if source.step != 1 or source.flat:
-            raise _No("a convolution reads what is no whole map")
+            raise NoMatchError("a convolution reads what is no whole map")
         if source.index is None:
             self._stem(chain, source, weight, bias, slope, stride, padding)
             return
         if inputs % 32 or outputs % 32:
-            raise _No(f"a convolution of {inputs} to {outputs} channels: they are not whole tiles")
+            raise NoMatchError(f"a convolution of {inputs} to {outputs} channels: they are not whole tiles")
         index, affine = source.index, source.affine
         if padding and affine is not None:
             fill = border_of(affine)
@@ -197,7 +192,7 @@ class _Matcher:
         if affine is not None:
             weight, bias = fold_before(weight, bias, affine)
         if not fits_half(weight):
-            raise _No("folded weights that 16-bit floats cannot hold")
+            raise NoMatchError("folded weights that 16-bit floats cannot hold")
         draft = self.maps[index]
         height = (draft.height + 2 * padding - rows) // stride + 1
         width = (draft.width + 2 * padding - columns) // stride + 1
@@ -209,7 +204,7 @@ class _Matcher:
 
     def _stem(
         self,
-        chain: _Chain,
+        chain: Chain,
         source: _Value,
         weight: Tensor,
         bias: Tensor,
@@ -218,19 +213,19 @@ class _Matcher:
         padding: int,
     ) -> None:
         if self.steps or chain.add is not None or weight.shape[3] != 3 or weight.shape[0] % 32:
-            raise _No("the first convolution is not one of pictures alone")
+            raise NoMatchError("the first convolution is not one of pictures alone")
         std = torch.tensor(self.contract.std, dtype=torch.float64)
         mean = torch.tensor(self.contract.mean, dtype=torch.float64)
         affine = Affine(1 / std, -mean / std)
         if source.affine is not None:
             affine = source.affine.after(affine)
         if not bool((affine.scale != 0).all()):
-            raise _No("a color that is multiplied by zero")
+            raise NoMatchError("a color that is multiplied by zero")
         weight, mean = weight * affine.scale, -affine.shift / affine.scale
         if self.contract.color == "bgr":
             weight, mean = weight.flip(3), mean.flip(0)
         if not fits_half(weight, mean + 255, mean):
-            raise _No("a first layer that 16-bit floats cannot hold")
+            raise NoMatchError("a first layer that 16-bit floats cannot hold")
         sides = [
             (side + 2 * padding - size) // stride + 1 for side, size in zip(self.size, weight.shape[1:3], strict=True)
         ]
@@ -238,18 +233,18 @@ class _Matcher:
         self.steps.append(Stem(0, weight.contiguous(), bias, slope, mean, stride, padding))
         self.values[chain.end] = _Value(0)
 
-    def _residual(self, chain: _Chain, shape: tuple[int, int, int]) -> tuple[int | None, int]:
+    def _residual(self, chain: Chain, shape: tuple[int, int, int]) -> tuple[int | None, int]:
         if chain.add is None:
             return None, 1
-        inside = _nodes_of(chain)
+        inside = nodes_of(chain)
         others = [each for each in chain.add.args if each not in inside]
         value = self._value(others[0]) if len(others) == 1 else _Value(None)
         if value.index is None or value.affine is not None or value.flat:
-            raise _No("a sum of something else than a convolution and a map")
+            raise NoMatchError("a sum of something else than a convolution and a map")
         draft = self.maps[value.index]
         sides = tuple(-(-side // value.step) for side in (draft.height, draft.width))
         if (draft.channels, *sides) != shape:
-            raise _No("a sum of different shapes")
+            raise NoMatchError("a sum of different shapes")
         return value.index, value.step
 
     def _normalized(self, index: int, affine: Affine, border: int) -> int:
@@ -261,7 +256,7 @@ class _Matcher:
 
     def _head(self, node: fx.Node) -> fx.Node:
         """The fully connected layer and the normalization behind it; the node that is the network's output."""
-        attributes = _attributes(node)
+        attributes = attributes_of(node)
         source = self._value(node.args[0])
         if (
             not source.flat
@@ -269,7 +264,7 @@ class _Matcher:
             or attributes.get("transA", 0)
             or any(attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta"))
         ):
-            raise _No("a fully connected layer that does not read the last map")
+            raise NoMatchError("a fully connected layer that does not read the last map")
         weight = self._constant(node.args[1])
         weight = weight if attributes.get("transB", 0) else weight.t()
         index, draft = source.index, self.maps[source.index]
@@ -282,23 +277,23 @@ class _Matcher:
             ones = torch.ones(draft.channels, dtype=torch.float64)
             index = self._normalized(index, Affine(ones, 0 * ones), 0)
         end = node
-        while (follower := _only_reader(end)) is not None and _kind(follower) in (*_SAME, "BatchNormalization"):
-            if _kind(follower) == "BatchNormalization":
+        while (follower := only_reader(end)) is not None and kind_of(follower) in (*SAME, "BatchNormalization"):
+            if kind_of(follower) == "BatchNormalization":
                 weight, bias = fold_behind(weight, bias, self._norm(follower))
             end = follower
         if not fits_half(weight) or weight.shape[0] % 32 or draft.channels % 64:
-            raise _No("a last layer that 16-bit floats cannot hold, or whose channels are not whole tiles")
+            raise NoMatchError("a last layer that 16-bit floats cannot hold, or whose channels are not whole tiles")
         self.steps.append(Head(index, weight.reshape(len(weight), -1), bias))
         return end
 
     def _value(self, node: Any) -> _Value:  # noqa: ANN401  # an argument of a node
         if not isinstance(node, fx.Node) or node not in self.values:
-            raise _No("a value that is not a map is read")
+            raise NoMatchError("a value that is not a map is read")
         return self.values[node]
 
     def _attribute(self, node: Any) -> Tensor:  # noqa: ANN401
         if not isinstance(node, fx.Node) or node.op != "get_attr":
-            raise _No("weights that are computed")
+            raise NoMatchError("weights that are computed")
         found: Tensor = getattr(self.network, str(node.target))
         return found
 
@@ -308,117 +303,31 @@ class _Matcher:
         return self._attribute(node).detach().double().cpu()
 
     def _norm(self, node: fx.Node) -> Affine:
-        return _norm_of(self._constant, node)
+        return norm_of(self._constant, node)
 
     def _slope(self, node: fx.Node, channels: int) -> Tensor:
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind == "PRelu":
             return self._constant(node.args[1]).reshape(-1).expand(channels).contiguous()
-        slope = _attributes(node).get("alpha", 0.01) if kind == "LeakyRelu" else 0.0
+        slope = attributes_of(node).get("alpha", 0.01) if kind == "LeakyRelu" else 0.0
         return torch.full((channels,), float(slope), dtype=torch.float64)
-
-
-def _chains(network: fx.GraphModule) -> dict[fx.Node, _Chain]:
-    """By the last node of each, every convolution with what can be fused with it."""
-
-    def constant(node: Any) -> Tensor:  # noqa: ANN401
-        if not isinstance(node, fx.Node) or node.op != "get_attr":
-            raise _No("a normalization whose numbers are computed")
-        value: Tensor = getattr(network, str(node.target))
-        return value.detach().double().cpu()
-
-    ends: dict[fx.Node, _Chain] = {}
-    for node in network.graph.nodes:
-        if node.op == "call_function" and _kind(node) == "Conv":
-            chain = _Chain(node, node)
-            while (reader := _only_reader(chain.end)) is not None and _kind(reader) in (*_SAME, "BatchNormalization"):
-                if _kind(reader) == "BatchNormalization":
-                    chain.norm = _norm_of(constant, reader).after(chain.norm)
-                chain.end = reader
-            ends[chain.end] = chain
-    for node in network.graph.nodes:
-        if node.op == "call_function" and _kind(node) == "Add":
-            parts = [ends[each] for each in node.args if each in ends and _only_reader(each) is node]
-            if parts:  # of two convolutions the larger one adds the other's result
-                chain = max(parts, key=lambda each: _shape(network, each.conv))
-                chain.add, chain.end = node, _behind(node, ends.pop(chain.end))
-                ends[chain.end] = chain
-    for chain in list(ends.values()):
-        reader = _only_reader(chain.end)
-        if reader is not None and _kind(reader) in _ACTIVATIONS:
-            del ends[chain.end]
-            chain.activation = reader
-            chain.end = _behind(reader, chain)
-            ends[chain.end] = chain
-    return ends
-
-
-def _behind(node: fx.Node, chain: _Chain) -> fx.Node:
-    """`node`, or the last of the nodes behind it that change nothing."""
-    del chain
-    while (reader := _only_reader(node)) is not None and _kind(reader) in _SAME:
-        node = reader
-    return node
-
-
-def _nodes_of(chain: _Chain) -> set[fx.Node]:
-    """Every node that a chain takes in: what leads from its convolution to its end."""
-    found, node = {chain.conv}, chain.conv
-    while node is not chain.end:
-        node = next(iter(node.users))
-        found.add(node)
-    return found
-
-
-def _shape(network: fx.GraphModule, conv: fx.Node) -> int:
-    weight = conv.args[1]
-    return int(getattr(network, str(weight.target)).numel()) if isinstance(weight, fx.Node) else 0
-
-
-def _only_reader(node: fx.Node) -> fx.Node | None:
-    readers = list(node.users)
-    return readers[0] if len(readers) == 1 and readers[0].op == "call_function" else None
-
-
-def _follows(node: fx.Node, result: fx.Node) -> bool:
-    """Whether `node` stands between the fully connected layer and `result`, and is folded already."""
-    while node is not result:
-        reader = _only_reader(node)
-        if reader is None:
-            return False
-        node = reader
-    return True
-
-
-def _kind(node: fx.Node) -> str:
-    return str(node.meta["operator"][0]) if "operator" in node.meta else str(node.target)
-
-
-def _attributes(node: fx.Node) -> dict[str, Any]:
-    found: dict[str, Any] = node.meta["operator"][1]
-    return found
-
-
-def _norm_of(constant: Any, node: fx.Node) -> Affine:  # noqa: ANN401  # a function
-    scale, bias, mean, variance = (constant(each) for each in node.args[1:5])
-    return affine_of_norm(scale, bias, mean, variance, float(_attributes(node).get("epsilon", 1e-5)))
 
 
 def _geometry(node: fx.Node) -> tuple[int, int]:
     """Stride and padding, which have to be the same everywhere."""
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     pads, strides = list(attributes.get("pads", (0,) * 4)), list(attributes.get("strides", (1, 1)))
     if attributes.get("group", 1) != 1 or any(each != 1 for each in attributes.get("dilations", (1,))):
-        raise _No("a convolution in groups, or dilated")
+        raise NoMatchError("a convolution in groups, or dilated")
     if len(set(pads)) != 1 or len(set(strides)) != 1 or attributes.get("auto_pad", b"NOTSET") == b"VALID":
-        raise _No("a convolution of uneven pads or strides")
+        raise NoMatchError("a convolution of uneven pads or strides")
     return int(strides[0]), int(pads[0])
 
 
 def _scalar(kind: str, value: Tensor) -> Affine:
     """What a sum with, or a product by, a constant does to pictures."""
     if value.numel() not in (1, 3):
-        raise _No(f"{kind} of pictures and a constant of {value.numel()} numbers")
+        raise NoMatchError(f"{kind} of pictures and a constant of {value.numel()} numbers")
     each = value.reshape(-1).expand(3).contiguous()
     one, zero = torch.ones_like(each), torch.zeros_like(each)
     pairs = {"Add": (one, each), "Sub": (one, -each), "Mul": (each, zero), "Div": (1 / each, zero)}

@@ -152,7 +152,7 @@ class Plan:
         if isinstance(step, Norm):
             return 0.0
         pixels = 1 if isinstance(step, Head) else self.maps[step.target].height * self.maps[step.target].width
-        return 2e-9 * pixels * step.weight.numel()
+        return 2e-9 * pixels * int(step.weight.numel())
 
     def moved_bytes(self, step: Step, batch: int) -> float:
         """Bytes of a batch that have to move in 16 bits: maps read and written once, and the weights."""
@@ -165,7 +165,7 @@ class Plan:
             return batch * self.height * self.width * 3 + size(step.target)
         if isinstance(step, Norm):
             return size(step.source) + size(step.target)
-        weights = 2 * step.weight.numel()
+        weights = 2.0 * int(step.weight.numel())
         if isinstance(step, Head):
             return size(step.source) + weights
         added = 0 if step.residual is None else size(step.residual) / step.residual_step**2

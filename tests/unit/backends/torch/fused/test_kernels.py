@@ -1,4 +1,4 @@
-"""The kernels themselves on the CPU, through Triton's interpreter, in a process of its own: it is chosen at its start."""
+"""The kernels themselves on the CPU, through Triton's interpreter, in a process of its own: chosen at its start."""
 
 from __future__ import annotations
 
