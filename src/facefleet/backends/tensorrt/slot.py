@@ -16,6 +16,7 @@ from facefleet.backends.tensorrt.binding import Binding
 from facefleet.backends.tensorrt.build import Shape
 from facefleet.backends.tensorrt.cuda import Cuda
 from facefleet.backends.tensorrt.engine import Engine
+from facefleet.backends.timing import COMPUTE, HOST, note_rows, part
 from facefleet.errors import BackendError, InferenceError
 from facefleet.types import F32Array, U8Array
 
@@ -86,19 +87,23 @@ class Slot:
             )
         self._cuda.activate()
         self._take((max(len(pictures), self._least[0]), *pictures.shape[1:]))
-        view = self._host[: math.prod(self._shape)].reshape(self._shape)
-        view[: len(pictures)] = pictures
-        view[len(pictures) :] = 0
-        self._cuda.copy_in(self._address, view.ctypes.data, view.nbytes, self._stream)
-        self._execute()
-        results = []
-        for name, (address, host) in self._outputs.items():
-            shape = self._shape_of(name)
-            rows = host[: math.prod(shape)].reshape(shape)
-            self._cuda.copy_out(rows.ctypes.data, address, rows.nbytes, self._stream)
-            results.append(rows)
-        self._cuda.synchronize(self._stream)
-        return tuple(rows[: len(pictures)].copy() for rows in results)
+        note_rows(self._shape[0])
+        with part(HOST):
+            view = self._host[: math.prod(self._shape)].reshape(self._shape)
+            view[: len(pictures)] = pictures
+            view[len(pictures) :] = 0
+        with part(COMPUTE):  # copies included: they are queued, and end with it
+            self._cuda.copy_in(self._address, view.ctypes.data, view.nbytes, self._stream)
+            self._execute()
+            results = []
+            for name, (address, host) in self._outputs.items():
+                shape = self._shape_of(name)
+                rows = host[: math.prod(shape)].reshape(shape)
+                self._cuda.copy_out(rows.ctypes.data, address, rows.nbytes, self._stream)
+                results.append(rows)
+            self._cuda.synchronize(self._stream)
+        with part(HOST):
+            return tuple(rows[: len(pictures)].copy() for rows in results)
 
     def close(self) -> None:
         """Give everything back, also where a part of it fails. No run may be in progress."""
