@@ -325,9 +325,7 @@ def run_cell(runner: Runner, cell: Cell, effort: Effort, device: str) -> Shot:
     return shot
 
 
-def _runs(
-    runner: Runner, pictures: U8Array, effort: Effort, started: float
-) -> Iterator[tuple[float, list[Part], int]]:
+def _runs(runner: Runner, pictures: U8Array, effort: Effort, started: float) -> Iterator[tuple[float, list[Part], int]]:
     """Latency, parts and rows of one run after the other."""
     for number in itertools.count():
         if effort.iterations:

@@ -120,9 +120,7 @@ def _prepared_file(network: Network, store: Store, backend: str, precision: str)
     with locked(target.parent / "lock"):
         if not target.is_file():
             contract = network.contract
-            graph, _ = dynamic_onnx(
-                network.file, role=network.role, mean=contract.mean, std=contract.std, prelu=prelu
-            )
+            graph, _ = dynamic_onnx(network.file, role=network.role, mean=contract.mean, std=contract.std, prelu=prelu)
             if casts:
                 graph = cast_graph(graph, "fp16" if casts == "fp16" else "bf16")
             part = target.with_suffix(".part")

@@ -97,7 +97,7 @@ def _bests(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         }
         tied = tied_with_best(figures)
         top = max(figures, key=lambda key: figures[key].median)
-        found |= {key: "tie" for key in tied} | {top: "best" if len(tied) == 1 else "best, tie"}
+        found |= dict.fromkeys(tied, "tie") | {top: "best" if len(tied) == 1 else "best, tie"}
     return found
 
 
@@ -205,6 +205,4 @@ def _roof_charts(result: Mapping[str, Any]) -> list[Chart]:
         f"Dashed: what a large matrix product and a copy of memory ({bandwidth:,.1f} GB/s) reach here. Bytes are counted "
         "as if nothing stayed in a cache, so points may lie above the slope."
     )
-    return [
-        Chart("Work against bytes", "operations a byte", "GFLOP/s", series, log_x=True, log_y=True, note=note)
-    ]
+    return [Chart("Work against bytes", "operations a byte", "GFLOP/s", series, log_x=True, log_y=True, note=note)]

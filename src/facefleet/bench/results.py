@@ -92,7 +92,9 @@ def write_text(text: str, path: Path) -> None:
         part.write_text(text)
         part.replace(path)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="name a file in a folder that is") from error
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}", hint="name a file in a folder that is"
+        ) from error
 
 
 def read_result(path: Path) -> dict[str, Any]:

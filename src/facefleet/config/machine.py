@@ -74,7 +74,9 @@ def this_machine() -> Machine:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         memory = 0
-    return Machine(name, instructions, available_threads(), _gpus(), memory, f"{platform.system()} {platform.release()}")
+    return Machine(
+        name, instructions, available_threads(), _gpus(), memory, f"{platform.system()} {platform.release()}"
+    )
 
 
 def cpu_facts(path: Path = Path("/proc/cpuinfo")) -> tuple[str, str]:
