@@ -22,7 +22,7 @@ from facefleet.backends import Runner, RunnerOptions, create_runner
 from facefleet.backends.timing import COMPUTE, HOST, PARTS, TRANSFER_IN, TRANSFER_OUT, WAIT, Part, recording
 from facefleet.bench.networks import Network
 from facefleet.bench.sampler import Sampler, Use
-from facefleet.bench.stats import Latencies, Repeated, latencies, quantile
+from facefleet.bench.stats import Latencies, Repeated, distribution, latencies
 from facefleet.errors import ConfigError
 from facefleet.packs import Store
 from facefleet.types import U8Array
@@ -201,12 +201,6 @@ class CellResult:
         rows = sum(shot.rows for shot in self.shots)
         return 0.0 if not rows else 1 - self.cell.batch * len(self._seconds()) / rows
 
-    def cdf(self, points: int = 50) -> list[tuple[float, float]]:
-        """(milliseconds, share of runs that are no slower)."""
-        ordered = sorted(self._seconds())
-        shares = [min(100.0, 100.0 * index / points) for index in range(1, points + 1)]
-        return [(round(1000 * quantile(ordered, share), 4), round(share / 100, 4)) for share in shares]
-
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
         cell = self.cell
@@ -225,7 +219,7 @@ class CellResult:
             "memory_peak_bytes": max(use.memory_peak_bytes for use in used),
             "device_busy": max(busy) if busy else None,
             "device_memory_peak_bytes": max(held) if held else None,
-            "cdf": self.cdf(),
+            "cdf": distribution(sorted(self._seconds())),
         }
 
 

@@ -30,7 +30,7 @@ h1 {{ font-size: 24px; margin: 0 0 4px }} h2 {{ font-size: 18px; margin: 34px 0 
 h3 {{ font-size: 15px; margin: 0 0 6px }}
 p {{ margin: 4px 0 }} .muted, .empty {{ color: var(--muted) }} .good {{ color: var(--good) }} .bad {{ color: var(--bad) }}
 code {{ font: 13px/1.4 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere }}
-.charts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 16px }}
+.charts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 16px }}
 figure {{ margin: 0; padding: 14px 14px 10px; background: var(--card); border: 1px solid var(--rule); border-radius: 10px }}
 figcaption {{ font-weight: 600; margin-bottom: 6px }} figure p {{ font-size: 13px; color: var(--muted) }}
 svg {{ display: block; width: 100%; height: auto }}

@@ -16,7 +16,7 @@ from facefleet.backends.timing import PARTS
 from facefleet.bench.drive import Driven, closed_loop
 from facefleet.bench.quick import held_photos
 from facefleet.bench.sampler import Sampler, Use
-from facefleet.bench.stats import Repeated, latencies, quantile
+from facefleet.bench.stats import Repeated, distribution, latencies, quantile
 from facefleet.config import Settings
 from facefleet.errors import ConfigError
 from facefleet.pipeline import Engine
@@ -54,8 +54,6 @@ class PipelineResult:
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
         seconds = [each for driven in self.rounds for each in driven.latencies_s]
-        ordered = sorted(seconds)
-        shares = [100 * index / 50 for index in range(1, 51)]
         faces = Counter(self.faces_per_image)
         return {
             "engine": self.description,
@@ -67,7 +65,7 @@ class PipelineResult:
             "images_per_s": Repeated(tuple(driven.images_per_s for driven in self.rounds)).as_json(),
             "faces_per_s": Repeated(tuple(driven.faces / driven.seconds for driven in self.rounds)).as_json(),
             "latency": latencies(seconds).as_json(),
-            "cdf": [(round(1000 * quantile(ordered, share), 4), round(share / 100, 4)) for share in shares],
+            "cdf": distribution(sorted(seconds)),
             "stages": stage_figures(self.runs),
             "uses": [use.as_json() for use in self.uses],
         }

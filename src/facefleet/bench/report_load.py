@@ -107,9 +107,16 @@ def serve_table(result: Mapping[str, Any]) -> Rows:
 def serve_sections(result: Mapping[str, Any]) -> list[str]:
     """Charts and tables of a server."""
     loads = [load for load in result["loads"] if load["latency"]]
+    kinds = {"closed loop": [load for load in loads if load["offered_per_s"] is None]}
+    kinds["open loop"] = [load for load in loads if load["offered_per_s"] is not None]
     series = [
-        Series(name, [(load["answers_per_s"]["median"], load["latency"][f"{name}_ms"]) for load in loads])
+        Series(
+            f"{kind}, {name}",
+            sorted((load["answers_per_s"]["median"], load["latency"][f"{name}_ms"]) for load in mine),
+        )
+        for kind, mine in kinds.items()
         for name in ("p50", "p99")
+        if mine
     ]
     speed = Chart("Latency against throughput", "answers/s", "ms", series, log_y=True)
     lines = [Series(load["key"], load["cdf"], "step") for load in loads[-SERIES:]]

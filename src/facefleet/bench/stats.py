@@ -64,6 +64,12 @@ def quantile(ordered: Sequence[float], percent: float) -> float:
     return ordered[max(math.ceil(percent / 100 * len(ordered)), 1) - 1]
 
 
+def distribution(ordered: Sequence[float]) -> list[tuple[float, float]]:
+    """(milliseconds, share that is no slower) of sorted seconds: every fiftieth, and finer at the slow end."""
+    shares = [*range(2, 99, 2), 99, 99.5, 99.9, 100]
+    return [(round(1000 * quantile(ordered, share), 4), round(share / 100, 4)) for share in shares]
+
+
 @dataclass(frozen=True, slots=True)
 class Repeated:
     """One figure, measured in several rounds.

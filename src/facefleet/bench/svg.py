@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import pairwise
 from typing import Literal
 
 Kind = Literal["line", "points", "step", "bars", "roof"]
@@ -105,15 +106,26 @@ def chart_svg(chart: Chart) -> str:
     points = [point for series in chart.series for point in series.points]
     if not points:
         return '<p class="empty">nothing was measured for this chart</p>'
+    names: list[str] = []
+    if all(series.kind == "bars" for series in chart.series):
+        chart, names = _in_categories(chart)
+        points = [point for series in chart.series for point in series.points]
     named = [series for series in chart.series if series.name]
     rows = _legend_rows([series.name for series in named])
     height = _HEIGHT + _LEGEND_ROW * len(rows)
     bottom = _HEIGHT - _BOTTOM
-    x = _Axis([point[0] for point in points], log=chart.log_x, start=_LEFT, end=_WIDTH - _RIGHT, top=None)
+    side = (_WIDTH - _RIGHT - _LEFT) / (2 * len(names)) if names else 0.0
+    x = _Axis(
+        [point[0] for point in points],
+        log=chart.log_x,
+        start=_LEFT + side,
+        end=_WIDTH - _RIGHT - side,
+        top=float(len(names) - 1) if names else None,
+    )
     y = _Axis([point[1] for point in points], log=chart.log_y, start=bottom, end=_TOP, top=chart.y_top)
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(chart.title)}">',
-        *_grid(chart, x, y, bottom),
+        *_grid(chart, x, y, bottom, names),
     ]
     for index, series in enumerate(chart.series):
         color = (index if series.color is None else series.color) % SERIES
@@ -122,13 +134,25 @@ def chart_svg(chart: Chart) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _grid(chart: Chart, x: _Axis, y: _Axis, bottom: float) -> list[str]:
+def _in_categories(chart: Chart) -> tuple[Chart, list[str]]:
+    """Bars stand side by side, whatever lies between their values."""
+    values = sorted({point[0] for series in chart.series for point in series.points})
+    series = [replace(each, points=[(float(values.index(x)), y) for x, y in each.points]) for each in chart.series]
+    return replace(chart, series=series, log_x=False), [shown(value) for value in values]
+
+
+def _grid(chart: Chart, x: _Axis, y: _Axis, bottom: float, names: Sequence[str]) -> list[str]:
+    """Lines and numbers; of categories their names, as many as there is room for."""
     parts = []
     for value in y.ticks():
         at = y.place(value)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{shown(value)}</text>')
-    for value in x.ticks():
+    for index, name in enumerate(names):
+        if index % (len(names) // 16 + 1) == 0:
+            at = x.place(float(index))
+            parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{name}</text>')
+    for value in () if names else x.ticks():
         at = x.place(value)
         parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}"/>')
         parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{shown(value)}</text>')
@@ -145,7 +169,8 @@ def _drawn(series: Series, color: int, x: _Axis, y: _Axis, bottom: float) -> lis
     places = [(x.place(left), y.place(up)) for left, up in series.points]
     parts = []
     if series.kind == "bars":
-        width = max(3.0, 0.7 * min((b[0] - a[0] for a, b in zip(places, places[1:], strict=False)), default=40.0))
+        apart = min((right[0] - left[0] for left, right in pairwise(places)), default=80.0)
+        width = min(max(3.0, 0.7 * apart), 60.0)
         for (left, up), (value, count) in zip(places, series.points, strict=True):
             parts.append(
                 f'<rect class="fill s{color}" x="{left - width / 2:.1f}" y="{up:.1f}" width="{width:.1f}" '

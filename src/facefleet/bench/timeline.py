@@ -10,6 +10,7 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from facefleet.backends.timing import COMPUTE, TRANSFER_IN, TRANSFER_OUT, WAIT, Part
@@ -178,7 +179,7 @@ def _summary(lanes: Sequence[Sequence[Part]]) -> Summary:
     lane_s = 0.0
     for parts in lanes:
         busy = sorted((part.start_s, part.start_s + part.seconds) for part in parts if part.name == COMPUTE)
-        gaps += [max(0.0, later[0] - earlier[1]) for earlier, later in zip(busy, busy[1:], strict=False)]
+        gaps += [max(0.0, later[0] - earlier[1]) for earlier, later in pairwise(busy)]
         lane_s += busy[-1][1] - busy[0][0] if busy else 0.0
     everything = [part for parts in lanes for part in parts]
     kernels = [_spans(parts, (COMPUTE,)) for parts in lanes]

@@ -180,10 +180,8 @@ def _write_timeline(results: list[CellResult], path: Path) -> None:
 
     trace = Trace()
     for result in results:
-        number = 0
         runs: list[tuple[int, list[Part]]] = result.shots[-1].parts
-        for stream, parts in runs:
-            number += 1
+        for number, (stream, parts) in enumerate(runs, 1):
             trace.run(result.cell.key, stream, number, parts)
     write_text(trace.as_json(), path)
     for line in summary_lines(trace.summary()):

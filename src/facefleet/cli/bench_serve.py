@@ -115,9 +115,10 @@ def _loads(
 
     if not (users or rate or trace) and not other:
         users = "1..16"
-    planned: list[tuple[str, float | None, Callable[[], Any]]] = []
-    for count in bench_output.numbers("--users", users) if users else ():
-        planned.append((f"{count} users", None, lambda count=count: client.closed(count, seconds)))  # type: ignore[misc]
+    planned: list[tuple[str, float | None, Callable[[], Any]]] = [
+        (f"{count} users", None, lambda count=count: client.closed(count, seconds))  # type: ignore[misc]
+        for count in (bench_output.numbers("--users", users) if users else ())
+    ]
     for each in bench_output.numbers("--rate", rate) if rate else ():
         due = ARRIVALS[arrivals](float(each), seconds)
         planned.append((f"{arrivals} {each}/s", float(each), lambda due=due: client.open(due)))  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """Settings from the command line, the environment and a TOML file, with where each came from.
 
-Command line > environment (``FACEFLEET_DETECT_SCORE``) > ``facefleet.toml`` > profile > default. Owns precedence and the
-wording of errors; ranges and choices are those of the dataclasses. Reads files; runs in the caller's thread.
+Command line > environment (``FACEFLEET_DETECT_SCORE``) > ``facefleet.toml`` > profile > default. Owns precedence and
+the wording of errors; ranges and choices are those of the dataclasses. Reads files; runs in the caller's thread.
 """
 
 from __future__ import annotations

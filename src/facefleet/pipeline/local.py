@@ -80,7 +80,7 @@ class LocalEngine:
                 max_delay_s=batch.max_delay_ms / 1000,
                 answers=self._answers,
                 target_s=batch.target_p99_ms / 1000 if batch.target_p99_ms else None,
-                curves=_curves(models, batch) if batch.target_p99_ms else None,
+                curves=stage_curves(models, batch) if batch.target_p99_ms else None,
             )
             stack.callback(self._scheduler.close)
             self._resources = stack.pop_all()
@@ -132,8 +132,8 @@ class LocalEngine:
         return self.scheduler.queues()
 
 
-def _curves(models: Loaded, batch: BatchSettings) -> dict[str, LatencyCurve]:
-    """Service times of the networks that are here, on blank pictures."""
+def stage_curves(models: Loaded, batch: BatchSettings) -> dict[str, LatencyCurve]:
+    """Service times of the networks that are here, on blank pictures, up to the bounds of `batch`."""
     curves = {}
     detector, embedder = models.detector, models.embedder
     if detector is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from facefleet.bench.load.connection import Target
 from facefleet.bench.load.generator import Generator, Sent
 from facefleet.bench.load.schedule import ARRIVALS
-from facefleet.bench.stats import Repeated, latencies, quantile
+from facefleet.bench.stats import Repeated, distribution, latencies, quantile
 
 _SEED = 20261201
 _ORDER = 4096
@@ -71,8 +71,6 @@ def load_figures(key: str, offered: float | None, rounds: Sequence[Sent]) -> dic
         rounds: A round each.
     """
     answered = [each for sent in rounds for each in sent.latencies_s]
-    ordered = sorted(answered)
-    shares = [2.0 * index for index in range(1, 51)]
     late = sorted(each for sent in rounds for each in sent.late_s)
     faces = [sent.faces.get(photo, -1) for sent in rounds for photo in sent.photos]
     by_faces: dict[int, list[float]] = {}
@@ -95,7 +93,7 @@ def load_figures(key: str, offered: float | None, rounds: Sequence[Sent]) -> dic
         "by_faces": {
             str(count): latencies(seconds).as_json() for count, seconds in sorted(by_faces.items()) if len(seconds) > 4
         },
-        "cdf": [(round(1000 * quantile(ordered, share), 4), share / 100) for share in shares] if ordered else [],
+        "cdf": distribution(sorted(answered)) if answered else [],
     }
 
 
