@@ -20,18 +20,19 @@ def _colors(colors: Sequence[str]) -> str:
 
 _STYLE = f"""
 :root {{ color-scheme: light dark; --page: #ffffff; --card: #f6f7f9; --text: #16181d; --muted: #5a6070;
-  --rule: #d9dde5; --good: #15803d; --bad: #b91c1c; {_colors(_LIGHT)} }}
+  --rule: #d9dde5; {_colors(_LIGHT)} }}
 @media (prefers-color-scheme: dark) {{ :root {{ --page: #14161b; --card: #1d2027; --text: #e9ebf0;
-  --muted: #a3a9b8; --rule: #363b47; --good: #5fd38d; --bad: #ff8a80; {_colors(_DARK)} }} }}
+  --muted: #a3a9b8; --rule: #363b47; {_colors(_DARK)} }} }}
 * {{ box-sizing: border-box }}
 body {{ margin: 0 auto; padding: 28px 24px 60px; max-width: 1360px; background: var(--page); color: var(--text);
   font: 15px/1.5 system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif }}
 h1 {{ font-size: 24px; margin: 0 0 4px }} h2 {{ font-size: 18px; margin: 34px 0 10px }}
 h3 {{ font-size: 15px; margin: 0 0 6px }}
-p {{ margin: 4px 0 }} .muted, .empty {{ color: var(--muted) }} .good {{ color: var(--good) }} .bad {{ color: var(--bad) }}
+p {{ margin: 4px 0 }} .muted, .empty {{ color: var(--muted) }}
 code {{ font: 13px/1.4 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere }}
 .charts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 16px }}
-figure {{ margin: 0; padding: 14px 14px 10px; background: var(--card); border: 1px solid var(--rule); border-radius: 10px }}
+figure {{ margin: 0; padding: 14px 14px 10px; background: var(--card); border: 1px solid var(--rule);
+  border-radius: 10px }}
 figcaption {{ font-weight: 600; margin-bottom: 6px }} figure p {{ font-size: 13px; color: var(--muted) }}
 svg {{ display: block; width: 100%; height: auto }}
 svg text {{ fill: var(--text); font: 12px system-ui, "Segoe UI", Arial, sans-serif }}

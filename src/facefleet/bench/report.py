@@ -202,7 +202,7 @@ def _roof_charts(result: Mapping[str, Any]) -> list[Chart]:
         where = [(point["intensity"], point["gflops"]) for point in points_of]
         series.append(Series(title, where, "points", color=color))
     note = (
-        f"Dashed: what a large matrix product and a copy of memory ({bandwidth:,.1f} GB/s) reach here. Bytes are counted "
-        "as if nothing stayed in a cache, so points may lie above the slope."
+        f"Dashed: what a large matrix product and a copy of memory ({bandwidth:,.1f} GB/s) reach here. Bytes are "
+        "counted as if nothing stayed in a cache, so points may lie above the slope."
     )
     return [Chart("Work against bytes", "operations a byte", "GFLOP/s", series, log_x=True, log_y=True, note=note)]

@@ -1,4 +1,4 @@
-"""Sends requests: as many at a time as wanted (closed loop), or when they are due, whatever the server does (open loop).
+"""Sends requests: so many at a time (closed loop), or when they are due, whatever the server does (open loop).
 
 In an open loop a request's latency begins when it was due. A server that stalls delays what is due meanwhile, and all
 of that counts: the tester does not wait with the server, which would leave out the worst of what callers see

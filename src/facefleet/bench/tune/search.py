@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 _PRIOR_SD = 0.35
 """How far a level usually moves a forecast, in logarithms."""
 _NOISE_SD = 0.06
+_FAILED = np.array([-3.0, 3.0])
+"""What a configuration that does not work counts as being off by."""
 _EXPLORE = 0.01
 _FINALISTS = 4
 
@@ -165,7 +167,7 @@ def search(
         entry = tried.setdefault(index, Tried(choices[index]))
         entry.shots.append(measure(choices[index]))
 
-    repeats = _FINALISTS + _FINALISTS // 2
+    repeats = min(_FINALISTS + _FINALISTS // 2, budget // 3)
     for index in model.first(max(3, (budget - repeats) // 3)):
         take(index)
     while spent < budget - repeats and len(tried) < len(choices):
@@ -235,12 +237,9 @@ class _Model:
         """Take in all measurements; failed ones count as far off."""
         rows, targets = [], []
         for index, each in tried.items():
-            if each.failed:
-                off = [-3.0, 3.0]
-            else:
-                off = list(np.log([each.images_per_s, each.p99_s]) - self._prior[index])
+            measured = np.log([each.images_per_s, each.p99_s]) if not each.failed else self._prior[index] + _FAILED
             rows.append(self._features[index])
-            targets.append(off)
+            targets.append(measured - self._prior[index])
         design, off_by = np.array(rows), np.array(targets)
         width = design.shape[1]
         precision = np.eye(width) / _PRIOR_SD**2 + design.T @ design / _NOISE_SD**2

@@ -72,7 +72,8 @@ class Choice:
         }
 
     def settings(self, threads: int) -> dict[str, object]:
-        """Dotted setting -> value."""
+        """Dotted setting -> value; an engine of several devices takes so many photos for each of them."""
+        devices = 1 if self.layout.placement == "auto" else self.layout.devices.count(",") + 1
         return {
             "runtime.devices": self.layout.devices,
             "runtime.placement": self.layout.placement,
@@ -82,7 +83,7 @@ class Choice:
             "batch.detect": self.detect,
             "batch.embed": self.embed,
             "batch.max_delay_ms": self.delay_ms,
-            "batch.max_images": self.in_flight,
+            "batch.max_images": -(-self.in_flight // devices),
         }
 
 
