@@ -53,7 +53,7 @@ def top(
     if record is not None and replay is not None:
         raise ConfigError("--record with --replay", hint="record what runs, or look at what was recorded")
     if replay is not None:
-        return _replayed(read_recording(replay), interval, speed, once=once, as_json=as_json)
+        return _replayed(read_recording(replay), speed, once=once, as_json=as_json)
     with ExitStack() as stack:
         recorder = None if record is None else stack.enter_context(StatusRecorder(record))
         watch = _Watch(folder or status_folder(), recorder)
@@ -83,17 +83,16 @@ def _watched(watch: _Watch, interval: float, *, once: bool, as_json: bool) -> Ex
     return Exit.DONE
 
 
-def _replayed(looks: list[Look], interval: float, speed: float, *, once: bool, as_json: bool) -> Exit:
-    """Show a recording; in a pipe without waiting."""
+def _replayed(looks: list[Look], speed: float, *, once: bool, as_json: bool) -> Exit:
+    """Show a recording; in a pipe its end, or every look as JSON, without waiting."""
     watch = _Watch(Path())
-    wait = 0.0 if as_json or once or not sys.stdout.isatty() else interval
     try:
         if as_json:
             for look in looks[-1:] if once else looks:
                 watch.take(look.statuses, look.at)
                 entry = {"at": look.at, "engines": [_as_json(status, rate) for status, rate in watch.engines()]}
                 print(json.dumps(entry), flush=True)
-        elif wait:
+        elif sys.stdout.isatty() and not once:
             _live_replay(watch, looks, speed)
         else:
             from rich.console import Console

@@ -158,6 +158,7 @@ class Scheduler:
             for stage, batcher in (("detect", self._detect), ("embed", self._embed)):
                 waiting[stage] = len(batcher)
                 STAGES[stage].queue(len(batcher), batcher.age(now))
+                STAGES[stage].limit(batcher.policy.max_batch)
             return waiting
 
     def _work(self) -> None:
