@@ -26,6 +26,7 @@ _FAILED = np.array([-3.0, 3.0])
 """What a configuration that does not work counts as being off by."""
 _EXPLORE = 0.01
 _FINALISTS = 4
+_NEAR = 1.08
 
 
 class Candidate(Protocol):
@@ -167,14 +168,15 @@ def search(
         entry = tried.setdefault(index, Tried(choices[index]))
         entry.shots.append(measure(choices[index]))
 
-    repeats = min(_FINALISTS + _FINALISTS // 2, budget // 3)
+    finalists_most = min(max(_FINALISTS, budget // 8), 2 * _FINALISTS)
+    repeats = min(2 * finalists_most, budget // 3)
     for index in model.first(max(3, (budget - repeats) // 3)):
         take(index)
     while spent < budget - repeats and len(tried) < len(choices):
         model.learn(tried)
         best = max((each.images_per_s for each in tried.values() if each.holds(target_s, memory_bytes)), default=0.0)
         take(model.next(set(tried), best))
-    finalists = _finalists(tried, target_s, memory_bytes, _FINALISTS)
+    finalists = _finalists(tried, target_s, memory_bytes, finalists_most)
     while finalists and spent < budget:
         for index in finalists[: budget - spent]:
             take(index)
@@ -189,7 +191,8 @@ def search(
 
 
 def _finalists(tried: dict[int, Tried[C]], target_s: float, memory_bytes: int, count: int) -> list[int]:
-    held = [index for index, each in tried.items() if each.holds(target_s, memory_bytes)]
+    """The fastest that hold the target, or miss it by no more than noise may have made them."""
+    held = [index for index, each in tried.items() if each.holds(_NEAR * target_s, memory_bytes)]
     return sorted(held, key=lambda index: -tried[index].images_per_s)[:count]
 
 
