@@ -61,7 +61,7 @@ def latencies(seconds: Sequence[float]) -> Latencies:
 
 def quantile(ordered: Sequence[float], percent: float) -> float:
     """The nearest-rank percentile of sorted values."""
-    return ordered[max(math.ceil(percent / 100 * len(ordered)), 1) - 1]
+    return ordered[max(math.ceil(percent * len(ordered) / 100 - 1e-9), 1) - 1]
 
 
 def distribution(ordered: Sequence[float]) -> list[tuple[float, float]]:
