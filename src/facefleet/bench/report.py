@@ -90,7 +90,7 @@ def model_table(result: Mapping[str, Any]) -> Rows:
 
 def _bests(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Key -> ``best`` or ``tie``, among the settings of one network."""
-    found = {}
+    found: dict[str, str] = {}
     for name in dict.fromkeys(cell["network"] for cell in cells):
         figures = {
             cell["key"]: Repeated(tuple(cell["images_per_s"]["rounds"])) for cell in cells if cell["network"] == name

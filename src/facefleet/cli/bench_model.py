@@ -31,7 +31,8 @@ def model(
     batch: Annotated[str, typer.Option(help="1,2,8 or 1..32 for powers of two.", rich_help_panel=_GRID)] = "1..32",
     streams: Annotated[str, typer.Option(help="Runs at a time, as --batch.", rich_help_panel=_GRID)] = "1",
     size: Annotated[
-        list[str] | None, typer.Option(help="Side, or HEIGHTxWIDTH, in pixels; repeat.", rich_help_panel=_GRID)
+        list[str] | None,
+        typer.Option(help="Side, or 480x640 (height first), in pixels; repeat.", rich_help_panel=_GRID),
     ] = None,
     precision: Annotated[
         list[str] | None, typer.Option(help="fp32, bf16 or fp16; repeat.", rich_help_panel=_GRID)
@@ -116,7 +117,7 @@ def _size(text: str) -> tuple[int, int]:
     except ValueError:
         found = (0, 0)
     if min(found) < 1:
-        raise ConfigError(f"--size {text!r}", hint="write a side in pixels, 640, or HEIGHTxWIDTH, 480x640")
+        raise ConfigError(f"--size {text!r}", hint="write a side in pixels, 640, or height and width, 480x640")
     return found
 
 

@@ -115,7 +115,7 @@ DECLARATIONS: tuple[Declaration, ...] = (
         "facefleet_stage_batch_limit",
         "gauge",
         "Most items a batch at present: as set, as a profile set it, or as the latency target moved it.",
-        "Compare with batch_size: under load the mean should be near it. Far below with a queue: raise the batch delay.",
+        "Under load the mean of batch_size should be near it. Far below, with a queue: raise the batch delay.",
         ("stage",),
         merge="max",
     ),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,9 @@ class TestSchedule:
         times = poisson(500, 20)
         assert len(times) == 10_000
         assert times == sorted(times)
-        assert 0 <= times[0]
+        assert times[0] >= 0
         assert times[-1] < 20
-        gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(times)]
         assert statistics.stdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.05)
         assert sum(gap > 2 / 500 for gap in gaps) / len(gaps) == pytest.approx(math.exp(-2), abs=0.02)
         assert poisson(500, 20) == times
@@ -137,9 +138,7 @@ def server() -> Iterator[Recording]:
 
 def client(url: str, *bodies: bytes, connections: int = 16, timeout_s: float = 20.0) -> Client:
     headers = {"Content-Type": "image/jpeg", "X-Test": "1"}
-    return Client(
-        target=Target.of(url), bodies=bodies, headers=headers, connections=connections, timeout_s=timeout_s
-    )
+    return Client(target=Target.of(url), bodies=bodies, headers=headers, connections=connections, timeout_s=timeout_s)
 
 
 class TestGenerator:

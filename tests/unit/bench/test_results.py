@@ -135,7 +135,7 @@ class TestCompare:
 
     def test_refusals(self) -> None:
         one = model_result(cell(1, 1, 99, 101))
-        with pytest.raises(ConfigError, match="of a kind|one of bench serve"):
+        with pytest.raises(ConfigError, match="one of bench serve"):
             compare(one, {**one, "kind": "serve"})
         with pytest.raises(ConfigError, match="no setting in common"):
             compare(one, model_result(cell(2, 1, 99, 101)))
@@ -161,9 +161,7 @@ class TestTables:
 
     def test_advice_and_layers(self) -> None:
         result = model_result(cell(1, 1, 100, 101))
-        assert advice_table(result)[1] == [
-            ["net", "openvino fp32", "640x640", "1", "2", "2", "", "1", "1, 2", "1.00"]
-        ]
+        assert advice_table(result)[1] == [["net", "openvino fp32", "640x640", "1", "2", "2", "", "1", "1, 2", "1.00"]]
         assert layers_table(result)[1][0] == ["c", "net", "openvino", "3.0000", "75.0 %"]
 
 
@@ -254,7 +252,8 @@ class TestSvg:
         assert "nothing was measured" in chart_svg(Chart("t", "x", "y", []))
 
     @pytest.mark.parametrize(
-        ("value", "text"), [(0, "0"), (0.05, "0.05"), (1234.4, "1,234"), (2.0, "2"), (0.123456, "0.123"), (99.96, "100")]
+        ("value", "text"),
+        [(0, "0"), (0.05, "0.05"), (1234.4, "1,234"), (2.0, "2"), (0.123456, "0.123"), (99.96, "100")],
     )
     def test_numbers(self, value: float, text: str) -> None:
         assert shown(value) == text

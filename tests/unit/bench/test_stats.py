@@ -54,7 +54,11 @@ class TestRepeated:
         assert math.isinf(Repeated((5.0,)).sigma)
 
     def test_ties(self) -> None:
-        wide, near, far = Repeated((95.0, 100.0, 105.0)), Repeated((107.0, 108.0, 109.0)), Repeated((119.0, 120.0, 121.0))
+        wide, near, far = (
+            Repeated((95.0, 100.0, 105.0)),
+            Repeated((107.0, 108.0, 109.0)),
+            Repeated((119.0, 120.0, 121.0)),
+        )
         assert wide.ties(near)
         assert near.ties(wide)
         assert not wide.ties(far)

@@ -35,12 +35,7 @@ def bursty(
     rate: float, seconds: float, seed: int = _SEED, *, factor: float = 5.0, period_s: float = 1.0
 ) -> list[float]:
     """The same mean rate, but all within bursts: ``factor`` times the rate for a ``factor``-th of every period."""
-    found = []
-    for number, at in enumerate(poisson(rate, seconds, seed)):
-        period, inside = divmod(at, period_s)
-        found.append(period * period_s + inside / factor)
-        del number
-    return sorted(found)
+    return [at - at % period_s * (1 - 1 / factor) for at in poisson(rate, seconds, seed)]
 
 
 ARRIVALS: dict[str, Callable[[float, float], list[float]]] = {"even": even, "poisson": poisson, "bursty": bursty}
@@ -66,8 +61,8 @@ def from_trace(path: Path, *, speed: float = 1.0) -> list[float]:
             continue
         try:
             value = json.loads(line.partition(",")[0] if not line.startswith("{") else line)
-            at = float(value.get("t", value.get("time")) if isinstance(value, dict) else value)
-        except (ValueError, TypeError) as error:
+            at = float((value["t"] if "t" in value else value["time"]) if isinstance(value, dict) else value)
+        except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(
                 f"trace {path}, line {number}: {line[:60]!r} is no time", hint="write seconds, one a line"
             ) from error

@@ -74,7 +74,8 @@ class Tuned:
         """
         best = self.found.best
         if best is None:
-            raise ConfigError(*self.missed())
+            message, hint = self.missed()
+            raise ConfigError(message, hint=hint)
         tuned = {
             "pack": pack,
             "p99_ms": 1000 * self.goal.p99_s,
