@@ -115,8 +115,8 @@ class TestPipeline:
         (tmp_path / "broken.jpg").write_bytes(astronaut_jpeg[:100])
         files = {name: tmp_path / f"r.{name}" for name in ("json", "html", "trace")}
         result = run(
-            "bench", "pipeline", photo, tmp_path / "broken.jpg", "--rounds", "2", "--seconds", "0.1", "--in-flight", "4",
-            "--json", files["json"], "--html", files["html"], "--timeline", files["trace"],
+            "bench", "pipeline", photo, tmp_path / "broken.jpg", "--rounds", "2", "--seconds", "0.1",
+            "--in-flight", "4", "--json", files["json"], "--html", files["html"], "--timeline", files["trace"],
         )  # fmt: skip
         assert result.exit_code == 0, result.output
         found = json.loads(files["json"].read_text())
@@ -162,8 +162,8 @@ class TestTune:
     def test_writes_a_profile_with_its_evidence(self, tmp_path: Path) -> None:
         profile = tmp_path / "p.toml"
         result = run(
-            "tune", "opencv", "--p99-ms", "60000", "--measurements", "8", "--seconds", "0.2", "--faces-per-image", "1,2",
-            "--memory", "64GiB", "--precision", "fp32", "-o", profile,
+            "tune", "opencv", "--p99-ms", "60000", "--measurements", "8", "--seconds", "0.2",
+            "--faces-per-image", "1,2", "--memory", "64GiB", "--precision", "fp32", "-o", profile,
         )  # fmt: skip
         assert result.exit_code == 0, result.output
         found = read_profile(profile)
