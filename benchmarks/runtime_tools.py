@@ -1,5 +1,7 @@
-"""`facefleet bench model` beside the runtimes' own tools, in one run: OpenVINO's benchmark_app, and for ONNX Runtime a
-loop over `run_with_iobinding`, which is what its onnxruntime_perf_test does.
+"""`facefleet bench model` beside the runtimes' own tools, in one run.
+
+These are OpenVINO's benchmark_app, and for ONNX Runtime, whose onnxruntime_perf_test is in no wheel, a loop over
+`run_with_iobinding`, which is what that does.
 
     python benchmarks/runtime_tools.py [--networks opencv:detector scrfd_500m sface] [--batches 1,2,4,8,16,32]
 

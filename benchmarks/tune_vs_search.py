@@ -1,5 +1,4 @@
-"""`facefleet tune` against measuring everything on the same grid: how much of the best throughput under a target, with
-how many measurements.
+"""`facefleet tune` against measuring everything on the same grid, and how many measurements that saves.
 
     python benchmarks/tune_vs_search.py [--targets-ms 60 120 250] [--rounds 3] [--html tune.html]
 
@@ -17,9 +16,9 @@ import random
 import statistics
 import time
 from collections import Counter
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from facefleet import Engine, Settings
 from facefleet.bench.drive import closed_loop
@@ -32,8 +31,9 @@ from facefleet.bench.tune.space import Choice, Layout, Space
 from facefleet.bench.tune.trial import drawn_photos
 from facefleet.bench.tune.tune import measured_costs, with_choice
 from facefleet.config import available_threads, this_machine
-from facefleet.types import EncodedImage
+from facefleet.types import EncodedImage, Faces, Outcome
 
+Seen = dict[Choice, list[Measured]]
 THREADS = available_threads()
 FACES = (1, 4)
 
@@ -49,7 +49,7 @@ def grid(precisions: tuple[str, ...]) -> Space:
     )
 
 
-def measure_all(space: Space, settings: Settings, photos: tuple[bytes, ...], rounds: int, seconds: float) -> Any:
+def measure_all(space: Space, settings: Settings, photos: tuple[bytes, ...], rounds: int, seconds: float) -> Seen:
     """Configuration -> its measurements, a round each."""
     images = [EncodedImage(data, f"photo {index}") for index, data in enumerate(photos)]
     groups: dict[Choice, list[Choice]] = {}
@@ -62,7 +62,7 @@ def measure_all(space: Space, settings: Settings, photos: tuple[bytes, ...], rou
             tuned = with_choice(settings, head, THREADS)
             with Engine(replace(tuned, runtime=replace(tuned.runtime, status=False))) as engine:
 
-                def submit(index: int, engine: Engine = engine) -> Any:
+                def submit(index: int, engine: Engine = engine) -> Future[Outcome[Faces]]:
                     return engine.submit(images[index % len(images)])
 
                 closed_loop(submit, in_flight=4, seconds=0.0, warmup=len(images))
