@@ -29,7 +29,8 @@ def main() -> None:
     machine = this_machine()
     print(f"{machine.cpu}, {machine.threads} threads, load {os.getloadavg()[0]:.2f}")
     print(
-        f"{'arrivals':8} {'due/s':>8} {'sent/s':>8} {'off':>7} {'late p50':>9} {'late p99':>9} {'answers':>8} {'p99 ms':>7}"
+        f"{'arrivals':8} {'due/s':>8} {'sent/s':>8} {'off':>7} {'late p50':>9} {'late p99':>9} {'answers':>8} "
+        f"{'p99 ms':>7}"
     )
     worst = 0.0
     for name, arrivals in ARRIVALS.items():

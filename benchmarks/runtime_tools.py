@@ -141,8 +141,9 @@ def main() -> None:
             if data is None:
                 print(f"{name} is left out: FACEFLEET_DATA is not set")
                 continue
-            name = str(Path(data) / "models" / "scrfd" / f"{name}.onnx")
-        names.append(name)
+            names.append(str(Path(data) / "models" / "scrfd" / f"{name}.onnx"))
+        else:
+            names.append(name)
     machine = this_machine()
     print(f"{machine.cpu}, {machine.threads} threads, load {os.getloadavg()[0]:.2f}; {versions()}")
     print(f"{'network':18} {'backend':12} {'batch':>5} {'streams':>7} {'ours':>9} {'theirs':>9} {'ratio':>6}")
