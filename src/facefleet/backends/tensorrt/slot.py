@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 from contextlib import ExitStack
 from typing import Any
 
@@ -47,6 +48,7 @@ class Slot:
         self._shape: Shape = ()
         self._runs, self._recordable = 0, True
         self._graph: Any = None
+        self._profiler: Any = None  # TensorRT holds no reference to it
         with ExitStack() as held:
             self._stream = cuda.stream()
             held.callback(cuda.destroy, self._stream)
@@ -104,6 +106,28 @@ class Slot:
             self._cuda.synchronize(self._stream)
         with part(HOST):
             return tuple(rows[: len(pictures)].copy() for rows in results)
+
+    def layer_milliseconds(self, pictures: U8Array, runs: int = 6) -> dict[str, float]:
+        """Median time of every layer, by TensorRT's names, which say what it fused.
+
+        The context has a profiler from then on, with which nothing can be recorded: for measuring only.
+        """
+        times: dict[str, list[float]] = {}
+        base = self._trt.module.IProfiler
+
+        class Profiler(base):  # type: ignore[misc,valid-type]  # the binding has no types
+            def __init__(self) -> None:
+                base.__init__(self)
+
+            def report_layer_time(self, layer_name: str, ms: float) -> None:
+                times.setdefault(layer_name, []).append(ms)
+
+        self._forget_graph()
+        self._recordable = False
+        self._context.profiler = self._profiler = Profiler()
+        for _ in range(runs):
+            self.run(pictures)
+        return {name: statistics.median(each[1:] or each) for name, each in times.items()}
 
     def close(self) -> None:
         """Give everything back, also where a part of it fails. No run may be in progress."""
