@@ -51,7 +51,7 @@ def tune_sections(result: Mapping[str, Any]) -> list[str]:
     ]
     chart = Chart("Throughput against p99", "p99, ms", "images/s", series, log_x=True)
     note = (
-        f"{result['measured']} of {result['grid']} configurations were measured; the rest was ruled out by the model."
+        f"{result['measured']} of {result['grid']} configurations were measured; the model expected less of the rest."
     )
     return [
         chart_section("Pareto front", [chart]),

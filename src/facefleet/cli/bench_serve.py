@@ -116,7 +116,7 @@ def _loads(
     if not (users or rate or trace) and not other:
         users = "1..16"
     planned: list[tuple[str, float | None, Callable[[], Any]]] = [
-        (f"{count} users", None, lambda count=count: client.closed(count, seconds))  # type: ignore[misc]
+        (f"{count} users" if count > 1 else "1 user", None, lambda count=count: client.closed(count, seconds))  # type: ignore[misc]
         for count in (bench_output.numbers("--users", users) if users else ())
     ]
     for each in bench_output.numbers("--rate", rate) if rate else ():

@@ -146,10 +146,10 @@ class TestServe:
         )  # fmt: skip
         assert result.exit_code == 0, result.output
         loads = {load["key"]: load for load in json.loads(data.read_text())["loads"]}
-        assert list(loads) == ["1 users", "2 users", "poisson 200/s", "trace trace.txt"]
+        assert list(loads) == ["1 user", "2 users", "poisson 200/s", "trace trace.txt"]
         assert loads["poisson 200/s"]["latency"]["count"] == 80
         assert loads["trace trace.txt"]["latency"]["count"] == 40
-        assert loads["1 users"]["failed"] == 0
+        assert loads["1 user"]["failed"] == 0
         assert "<svg" in page.read_text()
 
     def test_refusals(self, tmp_path: Path) -> None:
