@@ -118,9 +118,13 @@ class Grid:
             for size in self.sizes or (network.size,)
             for batch, streams in itertools.product(self.batches, self.streams)
             for flags in itertools.product(self.graphs, self.transfers, self.spins)
+            if all(flags) or (backend == "torch" and self.device.startswith("cuda"))
         ]
         if not found:
-            raise ConfigError("nothing to measure", hint="onnxruntime runs fp32 only")
+            raise ConfigError(
+                "nothing to measure",
+                hint="onnxruntime runs fp32 only; graphs, transfers and waits can be switched off for torch on cuda only",
+            )
         return found
 
 

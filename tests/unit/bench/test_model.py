@@ -117,6 +117,13 @@ class TestGrid:
         cell = replace(CELL, graphs=False, transfers=False, spin=False)
         assert cell.key.endswith("streams 2 no graphs no transfers blocking")
 
+    def test_what_a_backend_cannot_switch_off_is_left_out(self) -> None:
+        both = Grid(backends=("openvino", "torch"), batches=(1,), transfers=(True, False), spins=(False, True))
+        assert len(both.cells([NET])) == 2
+        assert len(replace(both, device="cuda:0").cells([NET])) == 1 + 4
+        with pytest.raises(ConfigError, match="nothing to measure"):
+            replace(both, spins=(False,)).cells([NET])
+
     def test_nothing_left(self) -> None:
         with pytest.raises(ConfigError, match="nothing to measure"):
             Grid(backends=("onnxruntime",), precisions=("bf16",)).cells([NET])

@@ -143,11 +143,14 @@ class TorchRunner(Runner):
 
     def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
         """See `Runner`; of the network as imported, without what compiling fuses."""
+        import copy
+
         from facefleet.backends.torch.layers import layer_times
 
         assert isinstance(self._module, PictureNetwork)
-        with _mapped(self.model.name):
-            return layer_times(self._module.network, self._module.normalized, torch.from_numpy(picture), self._device)
+        with _mapped(self.model.name):  # a copy: wherever this runner keeps its own, and in whatever form
+            module = copy.deepcopy(self._module).to(self._device).to(memory_format=torch.channels_last)
+            return layer_times(module.network, module.normalized, torch.from_numpy(picture), self._device)
 
     def _load_cache(self) -> None:
         saved = None if self.options.engine is None else self.options.engine / _CACHE
