@@ -123,7 +123,7 @@ class Grid:
         if not found:
             raise ConfigError(
                 "nothing to measure",
-                hint="onnxruntime runs fp32 only; graphs, transfers and waits can be switched off for torch on cuda only",
+                hint="onnxruntime runs fp32 only; graphs, transfers and spin waits go off for torch on cuda only",
             )
         return found
 

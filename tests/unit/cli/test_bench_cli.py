@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from facefleet.bench.tune import trial
 from facefleet.cli.bench_output import numbers, switch
 from facefleet.cli.main import app
-from facefleet.config import read_profile
+from facefleet.config import read_profile, this_machine, write_profile
 from facefleet.errors import ConfigError
 
 QUICK = ("--iterations", "2", "--warmup", "0", "--rounds", "2", "--no-roofline")
@@ -208,3 +208,22 @@ class TestTune:
             trial.Trial(settings=Settings(home=str(home), pack="nobody"), photos=(b"x",), in_flight=1, seconds=0.1)
         )
         assert "nobody" in failed.error
+
+
+class TestProfile:
+    def test_extract_runs_with_it_and_refuses_it_elsewhere(self, tmp_path: Path, astronaut_jpeg: bytes) -> None:
+        photo, profile, table = tmp_path / "a.jpg", tmp_path / "p.toml", tmp_path / "faces.jsonl"
+        photo.write_bytes(astronaut_jpeg)
+        values = {"runtime.precision": "fp32", "runtime.instances": 1, "batch.embed": 2, "batch.max_images": 3}
+        write_profile(profile, {"pack": "opencv"}, values)
+        result = run("extract", photo, "-o", table, "--profile", profile, "--verbose")
+        assert result.exit_code == 0, result.output
+        assert "precision=fp32" in result.output
+        assert len(table.read_text().splitlines()) == 1
+        shown = json.loads(run("config", "show", "--json", "--profile", profile).stdout)
+        assert shown["batch.max_images"] == {"value": 3, "from": f"profile {profile} batch.max_images"}
+        profile.write_text(profile.read_text().replace(this_machine().instructions, "0123456789abcdef"))
+        refused = run("extract", photo, "-o", tmp_path / "other.jsonl", "--profile", profile)
+        assert refused.exit_code == 2
+        assert "was made on another machine: instructions: 0123456789abcdef there" in refused.output
+        assert not (tmp_path / "other.jsonl").exists()
