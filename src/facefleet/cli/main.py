@@ -24,6 +24,7 @@ from facefleet.cli import (
     models,
     search,
     top,
+    tune,
     verify,
 )
 
@@ -45,6 +46,7 @@ app.command("inspect", epilog=_EPILOG)(inspect.inspect)
 app.command("convert", epilog=_EPILOG)(convert.convert)
 app.command("build", epilog=_EPILOG)(build.build)
 app.command("doctor", epilog=_EPILOG)(doctor.doctor)
+app.command("tune", epilog=_EPILOG)(tune.tune)
 app.command("top", epilog=_EPILOG)(top.top)
 app.add_typer(models.app, name="models", help="Model packs: list, install, show, verify, add.")
 app.add_typer(gallery.app, name="gallery", help="Known people: enrol, identify, verify, erase.")

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Generator, Hashable, Iterable, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from facefleet.batching import Priority
-from facefleet.config import Settings
+from facefleet.config import Settings, read_profile, with_profile
 from facefleet.errors import ClosedError, FacefleetError
 from facefleet.packs import Manifest
 from facefleet.pipeline.choose import make_engine
@@ -42,11 +43,21 @@ class Engine:
     Args:
         settings: All options; default: `Settings()`.
         pack: Name of a model pack or path of a manifest, instead of `settings.pack`.
+        profile: What `facefleet tune` found for this machine; settings that are not at their default stay.
+
+    Raises:
+        ConfigError: The profile is malformed, or of another machine or pack.
     """
 
-    def __init__(self, settings: Settings | None = None, *, pack: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings | None = None, *, pack: str | None = None, profile: str | Path | None = None
+    ) -> None:
         self.settings = settings or Settings()
         self._pack = pack or self.settings.pack
+        if profile is not None:
+            tuned = read_profile(Path(profile))
+            tuned.require_pack(self._pack)
+            self.settings = with_profile(self.settings, tuned)
         self._lock = threading.Lock()
         self._running: LocalEngine | FleetEngine | None = None
         self._facts: Mapping[str, Any] = {}

@@ -34,7 +34,7 @@ from facefleet.workers.shipping import Lent
 
 PHOTO, DETECT, EMBED = "photo", "detect", "embed"
 _READERS = 4
-_MAX_DELAY_S = 0.05
+_DELAY_SHARE = 0.2  # of the delay in one process: what waits here waits in a worker again
 _COST_BYTES = 100_000  # of an encoded photo, for one unit of cost
 _OUTSTANDING = 8  # photos that a worker holds: enough to fill its stages and its next batch
 _CHIP_ROOM = 640 << 10  # results of detection: about sixteen faces
@@ -78,7 +78,7 @@ class FleetEngine:
         self._decoder = Decoder(settings.decode)
         self._readers: ThreadPoolExecutor | None = None
         whole = BatchPolicy(1, 0.0)
-        faces = BatchPolicy(batch.embed, _MAX_DELAY_S, max_cost=float(batch.embed))
+        faces = BatchPolicy(batch.embed, _DELAY_SHARE * batch.max_delay_ms / 1000, max_cost=float(batch.embed))
         policies = {DETECT: whole, EMBED: faces} if placement.embed else {PHOTO: whole}
         self.fleet = Fleet(self._specs(placement), policies, upstream={EMBED: DETECT} if placement.embed else None)
         self._balance = Rebalance(placement) if placement.embed and not placement.fixed else None

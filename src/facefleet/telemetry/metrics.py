@@ -112,6 +112,14 @@ DECLARATIONS: tuple[Declaration, ...] = (
         BATCHES,
     ),
     Declaration(
+        "facefleet_stage_batch_limit",
+        "gauge",
+        "Most items a batch at present: as set, as a profile set it, or as the latency target moved it.",
+        "Under load the mean of batch_size should be near it. Far below, with a queue: raise the batch delay.",
+        ("stage",),
+        merge="max",
+    ),
+    Declaration(
         "facefleet_stage_padding_rows_total",
         "counter",
         "Rows that were run only to fill a batch up to its bucket.",

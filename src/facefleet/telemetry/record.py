@@ -25,7 +25,7 @@ METRICS = Metrics()
 class Stage:
     """What a stage records: ``load``, ``decode``, ``detect``, ``align``, ``embed``, or a worker's ``photo``."""
 
-    __slots__ = ("_age", "_depth", "_padding", "_quarantined", "_requeues", "_seconds", "_size", "_wait")
+    __slots__ = ("_age", "_depth", "_limit", "_padding", "_quarantined", "_requeues", "_seconds", "_size", "_wait")
 
     def __init__(self, metrics: Metrics, stage: str) -> None:
         self._size = metrics.instrument("facefleet_stage_batch_size", Histogram, stage).observe
@@ -33,6 +33,7 @@ class Stage:
         self._seconds = metrics.instrument("facefleet_stage_duration_seconds", Histogram, stage).observe
         self._wait = metrics.instrument("facefleet_stage_queue_wait_seconds", Histogram, stage).observe
         self._depth = metrics.instrument("facefleet_stage_queue_depth", Gauge, stage).set
+        self._limit = metrics.instrument("facefleet_stage_batch_limit", Gauge, stage).set
         self._age = metrics.instrument("facefleet_stage_queue_age_seconds", Gauge, stage).set
         self._requeues = metrics.instrument("facefleet_requeues_total", Counter, stage).inc
         self._quarantined = metrics.instrument("facefleet_quarantined_total", Counter, stage).inc
@@ -62,6 +63,10 @@ class Stage:
         """What waits now, and how long the oldest has waited."""
         self._depth(depth)
         self._age(age_s)
+
+    def limit(self, items: int) -> None:
+        """So many items a batch are the most at present."""
+        self._limit(items)
 
     def requeued(self, items: int = 1) -> None:
         """Items were given to another worker."""
