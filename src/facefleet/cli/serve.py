@@ -37,6 +37,9 @@ def serve(
     keys: Annotated[
         Path | None, typer.Option(help="File of API keys, as `facefleet keys add` writes it.", rich_help_panel=_LISTEN)
     ] = None,
+    galleries: Annotated[
+        Path | None, typer.Option(help="Folder of galleries; without it there are none.", rich_help_panel=_LISTEN)
+    ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM.", rich_help_panel=_LISTEN)] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key, PEM.", rich_help_panel=_LISTEN)] = None,
     max_image_bytes: Annotated[int, typer.Option(min=1, help="Most bytes a picture.", rich_help_panel=_LIMITS)] = 32
@@ -69,8 +72,10 @@ def serve(
     configure_logging(verbose=verbose, format=options.log_format(log_format))
     try:
         from facefleet.server.auth import Keys, load_keys
+        from facefleet.server.galleries import Galleries
         from facefleet.server.limits import Limits
         from facefleet.server.listen import Listen
+        from facefleet.server.serve import Server
         from facefleet.server.serve import serve as run
         from facefleet.server.service import Service
     except ImportError as error:
@@ -108,8 +113,17 @@ def serve(
         max_image_bytes=max_image_bytes, max_images=max_images, max_requests=max_requests, timeout_s=timeout
     )
     service = Service(Engine(settings()), limits, reread=settings)
-    grpc = None if grpc_port < 0 else grpc_port
-    asyncio.run(run(service, known, listen, grpc_port=grpc, drain_s=drain, started=_say))
+    if galleries is not None and not galleries.is_dir():
+        raise ConfigError(f"--galleries {galleries}: no such folder", hint="make it first")
+    server = Server(
+        service,
+        known,
+        listen,
+        grpc_port=None if grpc_port < 0 else grpc_port,
+        galleries=Galleries(galleries),
+        drain_s=drain,
+    )
+    asyncio.run(run(server, started=_say))
     return Exit.DONE
 
 

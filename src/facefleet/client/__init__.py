@@ -3,7 +3,21 @@
 Imports nothing of the pipeline: no network, no model, no decoder.
 """
 
-from facefleet.client.clients import AsyncClient, Client
-from facefleet.client.values import Face, Item, Picture, Verdict
+from facefleet.client.asynchronous import AsyncClient
+from facefleet.client.blocking import Client
+from facefleet.client.logic import Retries
+from facefleet.client.shared import Progress
+from facefleet.client.values import Face, Gallery, Item, Match, Picture, Verdict
 
-__all__ = ["AsyncClient", "Client", "Face", "Item", "Picture", "Verdict"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Face",
+    "Gallery",
+    "Item",
+    "Match",
+    "Picture",
+    "Progress",
+    "Retries",
+    "Verdict",
+]

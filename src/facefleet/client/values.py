@@ -76,6 +76,32 @@ class Verdict:
     threshold: float
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Somebody whom a face may show: `score` is the cosine in [-1, 1], higher is more alike."""
+
+    person: int
+    name: str
+    score: float
+    metadata: Mapping[str, Any]
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """A gallery of the server: `id` is opaque, `name` is data."""
+
+    id: str
+    name: str
+    people: int
+    samples: int
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> Gallery:
+        """The value of a server's answer."""
+        return cls(str(tree["id"]), str(tree["name"]), int(tree["people"]), int(tree["samples"]))
+
+
 _BY_CODE = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FacefleetError)
 }
@@ -86,6 +112,13 @@ def picture_of(tree: Mapping[str, Any]) -> Picture:
     return Picture(
         int(tree["width"]), int(tree["height"]), tuple(_face(face) for face in tree["faces"]), tree["best_rejected"]
     )
+
+
+def matches_of(trees: list[dict[str, Any]]) -> list[Match]:
+    """The values of a server's answer."""
+    return [
+        Match(int(t["person"]), str(t["name"]), float(t["score"]), dict(t["metadata"]), t["probability"]) for t in trees
+    ]
 
 
 def _face(tree: Mapping[str, Any]) -> Face:

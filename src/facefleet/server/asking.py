@@ -7,7 +7,8 @@ import math
 from facefleet.batching import Priority
 from facefleet.errors import RequestError
 from facefleet.server.auth import Caller
-from facefleet.server.service import Ask, Service
+from facefleet.server.service import Service
+from facefleet.server.values import Ask
 
 _PRIORITIES = {"interactive": Priority.INTERACTIVE, "bulk": Priority.BULK}
 

@@ -1,8 +1,8 @@
 """API keys: who may do what.
 
 Keys are random and have 256 bits, so one SHA-256 of each is what the file holds: it need not be slow, since there is
-nothing to guess. Comparing takes the same time whatever is presented. Without a key file everybody may do everything
-but administer, and the server binds to loopback only.
+nothing to guess. Comparing takes the same time whatever is presented. Without a key file everybody may do everything,
+and the server binds to loopback only.
 
 The key file is TOML::
 
@@ -61,7 +61,7 @@ class Caller:
             raise ForbiddenError(f"this needs the scope {scope}", hint="use a key that has it")
 
 
-ANYBODY = Caller(None, frozenset({"read", "enrol"}))
+ANYBODY = Caller(None, frozenset(SCOPES))
 
 
 class Keys:

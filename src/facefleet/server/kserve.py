@@ -1,8 +1,8 @@
 """The models of the Open Inference Protocol (KServe v2), without HTTP or gRPC: metadata, tensors in, tensors out.
 
 ``face_pipeline`` takes encoded pictures (BYTES) and gives boxes, landmarks, scores and embeddings; ``face_detector``
-takes uint8 RGB pictures and gives boxes, landmarks and scores. The number of faces differs by picture, and tensors are
-rectangles: faces are padded with NaN up to the most of any picture of the request, and ``num_faces`` says how many.
+takes uint8 RGB pictures and gives boxes, landmarks and scores; ``face_embedder`` takes aligned faces of 112 x 112. The
+number of faces differs by picture, and tensors are rectangles: faces are padded with NaN up to the most of any picture of the request, and ``num_faces`` says how many.
 
 Owns totals for statistics; runs in the fronts' event loop.
 """
@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 
 from facefleet import __version__
 from facefleet.errors import FacefleetError, NotFoundError, OverloadError, RequestError
-from facefleet.server.service import Ask, Service
-from facefleet.types import Faces, Outcome
+from facefleet.ops.align import SIDE_PX
+from facefleet.server.service import Service
+from facefleet.server.values import Ask
+from facefleet.types import FaceChips, Faces, Outcome
 
 SERVER: Final = "facefleet"
 EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "statistics")
+EMBEDDER: Final = "face_embedder"
 MAX_BATCH: Final = 64
 VERSION: Final = "1"
 DTYPES: Final[Mapping[str, Any]] = {
@@ -148,6 +151,11 @@ class Models:
         self._models = {
             "face_pipeline": Model("face_pipeline", TensorSpec("image", "BYTES", (1,)), (*found, embedded)),
             "face_detector": Model("face_detector", TensorSpec("image", "UINT8", (-1, -1, 3)), found),
+            EMBEDDER: Model(
+                EMBEDDER,
+                TensorSpec("faces", "UINT8", (SIDE_PX, SIDE_PX, 3)),
+                (TensorSpec("embeddings", "FP32", (-1,)), TensorSpec("norms", "FP32", (1,))),
+            ),
         }
 
     def __iter__(self) -> Any:  # noqa: ANN401  # an iterator
@@ -197,8 +205,12 @@ class Models:
                 raise RequestError(f"{model.name} has no output {name[:100]!r}", hint=f"one of {', '.join(known)}")
         if set(inputs) != {model.input.name}:
             raise RequestError(f"{model.name} takes one input, {model.input.name}")
-        pictures = _pictures(model, inputs[model.input.name])
         names = wanted or known
+        if model.name == EMBEDDER:
+            found = await self._service.embed(_chips(inputs[model.input.name]), ask)
+            columns = {"embeddings": found.embeddings, "norms": found.norms[:, None]}
+            return {name: columns[name] for name in names}, len(found)
+        pictures = _pictures(model, inputs[model.input.name])
         ask = replace(ask, embed="embeddings" in names)
         outcomes = await asyncio.gather(*(self._one(picture, ask) for picture in pictures))
         for outcome in outcomes:
@@ -216,6 +228,22 @@ class Models:
             return Outcome(error=error)
 
 
+def _chips(tensor: NDArray[Any]) -> FaceChips:
+    if tensor.ndim == 3:
+        tensor = tensor[None]
+    if tensor.dtype != np.uint8 or tensor.ndim != 4 or tensor.shape[1:] != (SIDE_PX, SIDE_PX, 3):
+        raise RequestError(f"faces takes UINT8 of shape [n, {SIDE_PX}, {SIDE_PX}, 3], RGB")
+    count = len(tensor)
+    _check_batch(count)
+    unknown = np.full((count, 2, 3), np.nan, np.float32)
+    return FaceChips(np.ascontiguousarray(tensor), unknown, np.ones(count, np.bool_))
+
+
+def _check_batch(count: int) -> None:
+    if not 1 <= count <= MAX_BATCH:
+        raise RequestError(f"a batch of {count}", hint=f"1 to {MAX_BATCH}")
+
+
 def _pictures(model: Model, tensor: NDArray[Any]) -> list[bytes] | list[NDArray[Any]]:
     if model.input.datatype == "BYTES":
         if tensor.dtype != np.object_ or tensor.ndim not in (1, 2) or (tensor.ndim == 2 and tensor.shape[1] != 1):
@@ -228,8 +256,7 @@ def _pictures(model: Model, tensor: NDArray[Any]) -> list[bytes] | list[NDArray[
         if tensor.dtype != np.uint8 or tensor.ndim != 4 or tensor.shape[3] != 3:
             raise RequestError("image takes UINT8 of shape [n, height, width, 3], RGB")
         count = len(tensor)
-    if not 1 <= count <= MAX_BATCH:
-        raise RequestError(f"a batch of {count}", hint=f"1 to {MAX_BATCH} pictures")
+    _check_batch(count)
     return flat if model.input.datatype == "BYTES" else list(np.ascontiguousarray(tensor))
 
 

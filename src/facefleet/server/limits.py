@@ -24,7 +24,7 @@ class Limits:
         max_body_bytes: Most bytes of a request with several pictures.
         max_held_bytes: Most bytes of bodies that are being read, of all requests together.
         max_requests: Most requests inside at a time; health and metrics do not count.
-        body_timeout_s: A body has to be here after so long.
+        body_timeout_s: Longest that a body may be waited for in all.
         idle_timeout_s: Some of a body has to come within this.
         header_timeout_s: Headers have to be here after so long.
         timeout_s: Deadline of a request that names none.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from facefleet.errors import ConfigError, FacefleetError
 from facefleet.server.auth import Keys
+from facefleet.server.galleries import Galleries
 from facefleet.server.grpc.run import GrpcFront
 from facefleet.server.http.app import make_app, make_ops_app
 from facefleet.server.http.run import OpsThread, make_front
@@ -38,60 +39,102 @@ class Serving:
     grpc_port: int | None
 
 
-async def serve(
-    service: Service,
-    keys: Keys,
-    listen: Listen,
-    *,
-    grpc_port: int | None = None,
-    drain_s: float = 30.0,
-    started: Callable[[Serving], None] = lambda _: None,
-) -> None:
-    """Serve until a signal says to stop; every request that was taken in has its answer then.
+class Server:
+    """The service with its fronts; starts and stops in the order that loses nothing.
 
-    The operator's lane and the front listen before the models are loaded, so that health says ``starting``.
+    Args:
+        service: Not started.
+        keys: Who may ask.
+        listen: Where.
+        grpc_port: Port of gRPC; 0: any, None: no gRPC.
+        galleries: Known people; closed here at the end.
+        drain_s: What is inside at the end has so long.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        keys: Keys,
+        listen: Listen,
+        *,
+        grpc_port: int | None = None,
+        galleries: Galleries | None = None,
+        drain_s: float = 30.0,
+    ) -> None:
+        listen.check(keyed=keys.required)
+        self.service = service
+        self._keys, self._listen, self._grpc_port, self._drain_s = keys, listen, grpc_port, drain_s
+        self._galleries = galleries or Galleries(None)
+        self._front = make_front(make_app(service, keys, self._galleries), listen, service.limits, drain_s=drain_s)
+        self._lane: OpsThread | None = None
+        self._grpc: GrpcFront | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> Serving:
+        """Listen, then load the models, so that health says ``starting`` meanwhile; ready when it returns.
+
+        Raises:
+            ConfigError: It cannot listen there.
+            FacefleetError: The engine cannot be used.
+        """
+        if self._listen.ops_port is not None:
+            app = make_ops_app(self.service, self._keys, asyncio.get_running_loop())
+            self._lane = OpsThread(app, self._listen, self.service.limits)
+            await self._lane.start()
+        self._serving = asyncio.create_task(_http(self._front))
+        await _listening(self._front, self._serving)
+        if self._grpc_port is not None:
+            self._grpc = GrpcFront(self.service, self._keys, self._listen, self._grpc_port)
+            await self._grpc.start()
+        await self.service.start()
+        return Serving(
+            http=self._front.bound,
+            ops=None if self._lane is None else self._lane.front.bound,
+            grpc_port=None if self._grpc is None else self._grpc.port,
+        )
+
+    async def ended(self) -> None:
+        """Wait until the front ends by itself."""
+        assert self._serving is not None
+        await asyncio.wait({self._serving})
+
+    async def stop(self) -> None:
+        """Not ready, no new connections, answer what is inside, give everything back."""
+        self.service.begin_drain()
+        self._front.should_exit = True
+        ends: list[asyncio.Task[None]] = [] if self._serving is None else [self._serving]
+        if self._grpc is not None:
+            ends.append(asyncio.create_task(self._grpc.stop(self._drain_s)))
+        await asyncio.gather(*ends, return_exceptions=True)
+        await self.service.stop(deadline_s=self._drain_s)
+        await asyncio.to_thread(self._galleries.close)
+        if self._lane is not None:
+            await asyncio.to_thread(self._lane.stop)
+
+
+async def serve(server: Server, *, started: Callable[[Serving], None] = lambda _: None) -> None:
+    """Serve until a signal says to stop; every request that was taken in has its answer then.
 
     Raises:
         ConfigError: It cannot listen there.
         FacefleetError: The engine cannot be used.
     """
-    listen.check(keyed=keys.required)
-    loop = asyncio.get_running_loop()
-    front = make_front(make_app(service, keys), listen, service.limits, drain_s=drain_s)
-    lane = None
-    grpc = None
-    serving: asyncio.Task[None] | None = None
-    with _signals(loop, service, front_stop := asyncio.Event()):
+    stop = asyncio.Event()
+    with _signals(asyncio.get_running_loop(), server.service, stop):
         try:
-            if listen.ops_port is not None:
-                lane = OpsThread(make_ops_app(service, keys, loop), listen, service.limits)
-                await lane.start()
-            serving = asyncio.create_task(_http(front))
-            await _listening(front, serving)
-            if grpc_port is not None:
-                grpc = GrpcFront(service, keys, listen, grpc_port)
-                await grpc.start()
-            await service.start()
-            started(
-                Serving(
-                    http=front.bound,
-                    ops=None if lane is None else lane.front.bound,
-                    grpc_port=None if grpc is None else grpc.port,
-                )
-            )
-            stopped = asyncio.create_task(front_stop.wait())
-            await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
+            stopped = asyncio.create_task(stop.wait())
+            starting = asyncio.create_task(server.start())
+            await asyncio.wait({stopped, starting}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                started(starting.result())
+                ended = asyncio.create_task(server.ended())
+                await asyncio.wait({stopped, ended}, return_when=asyncio.FIRST_COMPLETED)
+                ended.cancel()
+            else:
+                await asyncio.wait({starting})  # models that are being loaded cannot be interrupted
             stopped.cancel()
         finally:
-            service.begin_drain()
-            front.should_exit = True
-            ends = [serving] if serving is not None else []
-            if grpc is not None:
-                ends.append(asyncio.create_task(grpc.stop(drain_s)))
-            await asyncio.gather(*ends, return_exceptions=True)
-            await service.stop(deadline_s=drain_s)
-            if lane is not None:
-                await asyncio.to_thread(lane.stop)
+            await server.stop()
 
 
 async def _http(front: object) -> None:

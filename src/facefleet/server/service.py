@@ -12,13 +12,12 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from facefleet import __version__
-from facefleet.batching import Priority
 from facefleet.config import Settings
 from facefleet.errors import (
     BackendError,
@@ -26,14 +25,14 @@ from facefleet.errors import (
     DeadlineError,
     FacefleetError,
     InternalError,
-    NoFaceError,
     NotReadyError,
     QueueFullError,
     WorkerError,
 )
 from facefleet.pipeline import Engine
 from facefleet.server.limits import Limits, Room
-from facefleet.types import EncodedImage, FaceRecord, Faces, FaceStatus, ImageSource, Outcome
+from facefleet.server.values import Answer, Ask, Comparison, devices_of, largest
+from facefleet.types import EncodedImage, FaceChips, Faces, ImageSource, Outcome
 
 State: TypeAlias = Literal["starting", "ready", "draining", "stopped", "failed"]
 _log = logging.getLogger(__name__)
@@ -41,55 +40,6 @@ _FAILURES = 3
 _STALL_S = 20.0
 _PROBE_S = 2.0
 _DRAWERS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """How pictures are to be analyzed.
-
-    Attributes:
-        embed: Whether faces are embedded.
-        priority: Who goes first.
-        timeout_s: From now.
-        client: Whose it is, for a fair share of the room; None: nobody's.
-    """
-
-    embed: bool = True
-    priority: Priority = Priority.INTERACTIVE
-    timeout_s: float = 30.0
-    client: Hashable = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One item of a batch.
-
-    Attributes:
-        index: Its place, from 0.
-        id: What the caller calls it.
-        outcome: Faces or why not.
-    """
-
-    index: int
-    id: str
-    outcome: Outcome[Faces]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Whether two pictures show the same person.
-
-    Attributes:
-        same: Whether `cosine` reaches `threshold`.
-        cosine: Cosine similarity of the largest faces, in [-1, 1].
-        threshold: What it is held against.
-        faces: The two faces that were compared.
-    """
-
-    same: bool
-    cosine: float
-    threshold: float
-    faces: tuple[FaceRecord, FaceRecord]
 
 
 class Service:
@@ -186,8 +136,10 @@ class Service:
         return ""
 
     def info(self) -> dict[str, Any]:
-        """What is running: versions, pack, licence, devices."""
-        return self._info
+        """What is running: versions, pack, license, devices and their states."""
+        if self.state not in ("ready", "draining"):
+            return self._info
+        return {**self._info, "devices": devices_of(self.engine.workers(), self._info["runtime"])}
 
     async def analyze(self, data: bytes, ask: Ask, *, name: str = "image") -> Faces:
         """Find and embed the faces of one picture. When the task is cancelled, the picture leaves the queue.
@@ -205,6 +157,14 @@ class Service:
     async def analyze_pixels(self, image: ImageSource, ask: Ask) -> Faces:
         """As `analyze`, of an (h, w, 3) uint8 RGB array."""
         return (await self._finish(self._submit(image, ask))).unwrap()
+
+    async def embed(self, chips: FaceChips, ask: Ask) -> Faces:
+        """Embed faces that are aligned already; their vectors and norms are those of the answer.
+
+        Raises:
+            FacefleetError: As for `analyze`.
+        """
+        return (await self._finish(self._submit(chips, ask))).unwrap()
 
     async def stream(self, items: AsyncIterator[tuple[str, bytes]], ask: Ask) -> AsyncIterator[Answer | FacefleetError]:
         """Analyze pictures that come one after the other; answers as soon as they are ready.
@@ -280,13 +240,19 @@ class Service:
         async with self._drawing:
             return await asyncio.to_thread(_drawn, data, faces, self.engine.settings)
 
-    def _submit(self, image: ImageSource, ask: Ask) -> Future[Outcome[Faces]]:
+    def _submit(self, image: ImageSource | FaceChips, ask: Ask) -> Future[Outcome[Faces]]:
         if self.state not in ("ready", "draining"):
             raise NotReadyError(f"the server is {self.state}", hint="try again in a moment")
         if ask.timeout_s <= 0:
             raise DeadlineError("the deadline passed before the picture came in")
         return self.engine.submit(
-            image, embed=ask.embed, priority=ask.priority, timeout_s=ask.timeout_s, client=ask.client, wait=False
+            image,
+            chips=ask.chips,
+            embed=ask.embed,
+            priority=ask.priority,
+            timeout_s=ask.timeout_s,
+            client=ask.client,
+            wait=False,
         )
 
     async def _enter(
@@ -297,9 +263,7 @@ class Service:
             left = deadline - time.monotonic()
             freed.clear()
             try:
-                return self._submit(
-                    image, Ask(embed=ask.embed, priority=ask.priority, timeout_s=left, client=ask.client)
-                )
+                return self._submit(image, replace(ask, timeout_s=left))
             except QueueFullError as error:
                 wait_s = min(max(left, 0.0), 1.0 if own else error.retry_after_s)
                 with contextlib.suppress(TimeoutError):
@@ -355,20 +319,6 @@ class Service:
             "runtime": self.engine.describe(),
             "max_pixels": self.engine.settings.decode.max_pixels,
         }
-
-
-def largest(faces: Faces, name: str) -> FaceRecord:
-    """The face with the largest box among those with an embedding.
-
-    Raises:
-        NoFaceError: There is none.
-    """
-    usable = [face for face in faces if face.status is FaceStatus.OK]
-    if not usable:
-        raise NoFaceError(
-            f"{name}: no face to compare", hint=f"the best rejected detector score was {faces.best_rejected:.2f}"
-        )
-    return max(usable, key=lambda face: float((face.box[2] - face.box[0]) * (face.box[3] - face.box[1])))
 
 
 def _probe_picture() -> ImageSource:

@@ -25,7 +25,8 @@ from facefleet.server.auth import Caller, Keys
 from facefleet.server.errors import retry_after_s, status_of
 from facefleet.server.kserve import DTYPES, Model, Models, datatype_of, from_raw, server_metadata, to_raw
 from facefleet.server.listen import Listen
-from facefleet.server.service import Ask, Service
+from facefleet.server.service import Service
+from facefleet.server.values import Ask
 from facefleet.telemetry.record import REQUESTS
 
 T = TypeVar("T")

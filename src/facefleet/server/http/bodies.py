@@ -36,9 +36,18 @@ class Body:
         self.type = kind.decode("latin-1")
         self._boundary = options.get(b"boundary", b"")
         self._request = request
-        self._limits = limits
+        self.limits = limits
         self._room = room
         self.held = 0
+
+    def need(self, kind: str) -> None:
+        """Check the content type.
+
+        Raises:
+            MediaTypeError: It is another one.
+        """
+        if self.type != kind:
+            raise _media_type(self.type, kind)
 
     async def image(self) -> bytes:
         """The one picture of the body: raw, multipart, or ``{"image": "<base64>"}``.
@@ -51,10 +60,10 @@ class Body:
                 return data
             raise RequestError("the form holds no file", hint="send the picture as a part of multipart/form-data")
         if self.type == "application/json":
-            tree = await self.json(self._limits.max_json_bytes)
+            tree = await self.json(self.limits.max_json_bytes)
             return await self.base64(tree.get("image"), "image")
         if self.type in _PLAIN or self.type.startswith("image/"):
-            return await self.whole(self._limits.max_image_bytes)
+            return await self.whole(self.limits.max_image_bytes)
         raise _media_type(self.type, "image/*, application/octet-stream, multipart/form-data, application/json")
 
     async def pair(self) -> tuple[bytes, bytes]:
@@ -69,7 +78,7 @@ class Body:
                 raise RequestError("the form does not hold two files", hint="send two pictures")
             return both[0], both[1]
         if self.type == "application/json":
-            tree = await self.json(2 * self._limits.max_json_bytes)
+            tree = await self.json(2 * self.limits.max_json_bytes)
             return await self.base64(tree.get("first"), "first"), await self.base64(tree.get("second"), "second")
         raise _media_type(self.type, "multipart/form-data, application/json")
 
@@ -90,7 +99,7 @@ class Body:
             count += 1
             if most is not None and count > most:
                 raise PayloadTooLargeError(f"more than {most} pictures", hint="POST /v1/faces:batch takes many")
-            self._limits.check_images(count)
+            self.limits.check_images(count)
             yield name, data
 
     async def whole(self, limit_bytes: int) -> bytes:
@@ -127,23 +136,24 @@ class Body:
             RequestTimeoutError: It came too slowly.
             CancelledError: The client went away.
         """
-        limits = self._limits
+        limits = self.limits
         announced = self._request.headers.get("content-length", "")
         if announced.isdigit():
             limits.check(int(announced), limit_bytes, "body")
-        end = time.monotonic() + limits.body_timeout_s
+        left_s = limits.body_timeout_s  # of waiting for the client; that the engine is full is not its fault
         stream = self._request.stream()
         count = 0
         while True:
+            since = time.monotonic()
             try:
-                wait_s = min(limits.idle_timeout_s, max(0.0, end - time.monotonic()))
-                chunk = await asyncio.wait_for(anext(stream), wait_s)
+                chunk = await asyncio.wait_for(anext(stream), min(limits.idle_timeout_s, max(0.0, left_s)))
             except StopAsyncIteration:
                 return
             except TimeoutError:
                 raise RequestTimeoutError("the body came too slowly", hint="send it at once") from None
             except ClientDisconnect:
                 raise CancelledError("the client went away") from None
+            left_s -= time.monotonic() - since
             count += len(chunk)
             limits.check(count, limit_bytes, "body")
             self._room.hold(len(chunk))
@@ -159,10 +169,10 @@ class Body:
     async def _parts(self) -> AsyncIterator[tuple[str, bytes]]:
         if not self._boundary or len(self._boundary) > 200:
             raise RequestError("multipart without a usable boundary", hint="let your HTTP library build the form")
-        form = _Form(self._limits)
+        form = _Form(self.limits)
         parser = MultipartParser(self._boundary, form.callbacks())
         try:
-            async for chunk in self.chunks(self._limits.max_body_bytes):
+            async for chunk in self.chunks(self.limits.max_body_bytes):
                 parser.write(chunk)
                 for part in form.take():
                     self._passed_on(len(part[1]))
@@ -175,7 +185,7 @@ class Body:
     async def _lines(self) -> AsyncIterator[tuple[str, bytes]]:
         rest = bytearray()
         number = 0
-        async for chunk in self.chunks(self._limits.max_body_bytes):
+        async for chunk in self.chunks(self.limits.max_body_bytes):
             *lines, tail = chunk.split(b"\n")
             for line in lines:
                 rest += line
@@ -185,7 +195,7 @@ class Body:
                     number += 1
                 rest.clear()
             rest += tail
-            self._limits.check(len(rest), self._limits.max_json_bytes, f"line {number}")
+            self.limits.check(len(rest), self.limits.max_json_bytes, f"line {number}")
         if rest.strip():
             yield await self._line(bytes(rest), number)
 
@@ -207,7 +217,7 @@ class Body:
         """
         if not isinstance(text, str):
             raise RequestError(f"{what} is not there, or no text", hint="give the picture as base64")
-        self._limits.check(len(text) // 4 * 3 - 2, self._limits.max_image_bytes, what)
+        self.limits.check(len(text) // 4 * 3 - 2, self.limits.max_image_bytes, what)
         try:
             decoded: bytes = await _maybe_thread(len(text), b64decode, text, None, True)
             return decoded
@@ -229,7 +239,7 @@ class _Form:
     """What a multipart parser finds, part by part."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._field, self._value = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
@@ -255,7 +265,7 @@ class _Form:
 
     def _begin(self) -> None:
         self._count += 1
-        self._limits.check_images(self._count)
+        self.limits.check_images(self._count)
         self._headers, self._header_bytes, self._data = {}, 0, bytearray()
 
     def _header(self, target: bytearray, piece: bytes) -> None:
@@ -269,7 +279,7 @@ class _Form:
         self._field, self._value = bytearray(), bytearray()
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
-        self._limits.check(len(self._data) + end - start, self._limits.max_image_bytes, f"part {self._count - 1}")
+        self.limits.check(len(self._data) + end - start, self.limits.max_image_bytes, f"part {self._count - 1}")
         self._data += data[start:end]
 
     def _part_end(self) -> None:

@@ -13,7 +13,8 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 from facefleet.errors import CancelledError
 from facefleet.server.asking import make_ask
 from facefleet.server.auth import Caller, Keys
-from facefleet.server.service import Ask, Service
+from facefleet.server.service import Service
+from facefleet.server.values import Ask
 
 T = TypeVar("T")
 

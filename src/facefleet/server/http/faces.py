@@ -20,12 +20,12 @@ from facefleet.server.http import schema
 from facefleet.server.http.answers import NDJSON, Embeddings, answer, faces_tree, line
 from facefleet.server.http.bodies import Body, body_of
 from facefleet.server.http.callers import Asked, Reader, unless_gone
-from facefleet.server.service import Answer, Ask, Service
+from facefleet.server.service import Service
+from facefleet.server.values import Answer, Ask
 from facefleet.telemetry.record import outcome_of
 from facefleet.types import FaceRecord, Faces
 
 router = APIRouter(prefix="/v1", tags=["faces"])
-_JPEG_BASE64 = "/9j/4AAQSkZJRg=="
 Coding = Annotated[Embeddings, Query(description="How embeddings are written; `none` does not compute them")]
 
 
@@ -39,7 +39,7 @@ def _service(request: Request) -> Service:
     summary="Every face of one picture",
     response_model=schema.FacesAnswer,
     responses=schema.PROBLEMS,
-    openapi_extra=schema.body("image/*", "application/octet-stream", schema={"image": _JPEG_BASE64}),
+    openapi_extra=schema.body("image/*", "application/octet-stream", schema={"image": schema.JPEG_BASE64}),
 )
 async def faces(
     request: Request,
@@ -149,7 +149,7 @@ def _item(each: Answer, totals: Counter[str], embeddings: Embeddings, request_id
     summary="Are two pictures of the same person?",
     response_model=schema.VerifyAnswer,
     responses=schema.PROBLEMS,
-    openapi_extra=schema.body(schema={"first": _JPEG_BASE64, "second": _JPEG_BASE64}),
+    openapi_extra=schema.body(schema={"first": schema.JPEG_BASE64, "second": schema.JPEG_BASE64}),
 )
 async def verify(
     request: Request,

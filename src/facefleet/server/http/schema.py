@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+JPEG_BASE64 = "/9j/4AAQSkZJRg=="
 FACE: dict[str, Any] = {
     "box": [62.1, 40.5, 130.9, 131.0],
     "landmarks": [[80.0, 75.0], [112.0, 75.2], [96.3, 93.0], [82.5, 110.1], [110.0, 110.4]],
@@ -95,8 +97,80 @@ class InfoAnswer(BaseModel):
     threshold: float
     fingerprint: str
     runtime: dict[str, str]
+    devices: list[dict[str, str]] = Field(description="name, stage and state of each")
     max_pixels: int
     limits: dict[str, float]
+
+
+class GalleryAnswer(BaseModel):
+    """A gallery: `id` is opaque, `name` is data."""
+
+    id: str
+    name: str
+    people: int
+    samples: int
+    dimension: int
+    fingerprint: str = Field(description="Of the pipeline that made its embeddings")
+    index: str
+    keep_chips: bool
+
+
+class GalleriesAnswer(BaseModel):
+    """All of them."""
+
+    galleries: list[GalleryAnswer]
+
+
+class PersonAnswer(BaseModel):
+    """Somebody."""
+
+    id: int
+    name: str
+    metadata: dict[str, Any]
+    samples: int
+    created_s: float
+    faces: list[dict[str, Any]] | None = None
+
+
+class PeopleAnswer(BaseModel):
+    """Some people, and how many there are."""
+
+    total: int
+    people: list[PersonAnswer]
+
+
+class EnrolAnswer(BaseModel):
+    """Whose face it is now, and what became of each picture."""
+
+    person: int | None = Field(description="null where nothing could be stored for somebody new")
+    results: list[dict[str, Any]] = Field(description="id, sample, reasons, warnings, error")
+
+
+class ErasedAnswer(BaseModel):
+    """What was removed; every file of the gallery was searched, and nothing of it was left."""
+
+    person: int
+    samples: int
+    files_scanned: int
+
+
+class DecisionAnswer(BaseModel):
+    """Whether it is this person."""
+
+    person: int
+    same: bool
+    score: float
+    threshold: float
+    probability: float | None
+    metric: Literal["cosine"]
+
+
+class SearchAnswer(BaseModel):
+    """For each face its matches: person, name, metadata, score, sample, probability."""
+
+    gallery: str
+    metric: Literal["cosine"]
+    faces: list[dict[str, Any]]
 
 
 class HealthAnswer(BaseModel):
@@ -117,6 +191,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         401: "No API key, or one that is not known.",
         403: "The key does not allow it.",
         408: "The body came too slowly.",
+        409: "It does not fit what is there.",
         413: "Too many bytes, pictures or pixels.",
         415: "A content type or picture format that is not taken.",
         422: "The picture is damaged, or shows no face where one was required.",
@@ -128,19 +203,31 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def body(*types: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+def json_body(properties: dict[str, Any], *, example: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    """A JSON body that is read by hand, for OpenAPI."""
+    tree = {"type": "object", "properties": properties} | ({"required": required} if required else {})
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": tree, "example": example}}}}
+
+
+def body(*types: str, schema: dict[str, Any] | None = None, optional: Collection[str] = ()) -> dict[str, Any]:
     """A request body that is read by hand, for OpenAPI.
 
     Args:
         types: Raw content types.
-        schema: Properties of the JSON body, each base64; None: JSON is not taken.
+        schema: Properties of the JSON body, each base64 or a list of base64; None: JSON is not taken.
+        optional: Other properties that it may have.
     """
     binary = {"schema": {"type": "string", "format": "binary"}}
     content: dict[str, Any] = dict.fromkeys(types, binary)
     form = {"type": "object", "properties": {"image": {"type": "string", "format": "binary"}}}
     content["multipart/form-data"] = {"schema": form}
     if schema is not None:
-        properties = {name: {"type": "string", "format": "byte"} for name in schema}
+        text: dict[str, Any] = {"type": "string", "format": "byte"}
+        properties: dict[str, Any] = {
+            name: {"type": "array", "items": text} if isinstance(example, list) else text
+            for name, example in schema.items()
+        }
+        properties |= {name: {"type": "object" if name == "metadata" else "string"} for name in optional}
         required = list(schema)
         content["application/json"] = {
             "schema": {"type": "object", "properties": properties, "required": required},
