@@ -40,6 +40,7 @@ FacefleetError
 │   ├── MediaTypeError          a body of a type that this route does not take
 │   ├── UnauthorizedError       no API key, or one that is not known
 │   ├── ForbiddenError          the key does not allow it
+│   ├── FetchError              the picture at a URL could not be fetched (retryable)
 │   ├── NotFoundError           no such route, model or thing
 │   └── NoFaceError             no face, where one was required
 ├── ServerError                 a server that did not answer, or not as it should (retryable)
@@ -358,6 +359,13 @@ class ForbiddenError(RequestError):
     """The API key does not allow it."""
 
     code = "forbidden"
+
+
+class FetchError(RequestError):
+    """The picture at a URL could not be fetched."""
+
+    code = "fetch"
+    retryable = True
 
 
 class NotFoundError(RequestError):

@@ -46,6 +46,14 @@ def serve(
     << 20,
     max_images: Annotated[int, typer.Option(min=1, help="Most pictures a request.", rich_help_panel=_LIMITS)] = 256,
     max_requests: Annotated[int, typer.Option(min=1, help="Most requests inside.", rich_help_panel=_LIMITS)] = 1024,
+    fetch_urls: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Fetch pictures by URLs of this scheme, https or http, from public addresses; repeat for both. "
+            "Default: none are fetched.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds of a request that names no deadline.", rich_help_panel=_LIMITS)
     ] = 30.0,
@@ -72,6 +80,7 @@ def serve(
     configure_logging(verbose=verbose, format=options.log_format(log_format))
     try:
         from facefleet.server.auth import Keys, load_keys
+        from facefleet.server.fetch import Fetcher
         from facefleet.server.galleries import Galleries
         from facefleet.server.limits import Limits
         from facefleet.server.listen import Listen
@@ -121,6 +130,7 @@ def serve(
         listen,
         grpc_port=None if grpc_port < 0 else grpc_port,
         galleries=Galleries(galleries),
+        fetcher=Fetcher(fetch_urls, max_bytes=max_image_bytes) if fetch_urls else None,
         drain_s=drain,
     )
     asyncio.run(run(server, started=_say))
@@ -153,6 +163,7 @@ def add(
     file: Annotated[Path, typer.Option("--file", "-f", help="Key file; made when missing.")] = Path("keys.toml"),
     scope: Annotated[list[str] | None, typer.Option(help="read, enrol or admin; repeat for several.")] = None,
     images_per_s: Annotated[float | None, typer.Option(help="Most pictures a second.")] = None,
+    images_per_day: Annotated[int | None, typer.Option(help="Most pictures a day.")] = None,
 ) -> Exit:
     """Make a key and print it, this once; the file holds its digest only."""
     from facefleet.server.auth import SCOPES, add_key
@@ -160,5 +171,5 @@ def add(
     wanted = tuple(known for known in SCOPES if known in (scope or ["read"]))
     if set(scope or ()) - set(SCOPES):
         raise ConfigError(f"--scope {' '.join(scope or ())}", hint=f"choose from {', '.join(SCOPES)}")
-    print(add_key(file, name, wanted, images_per_s))
+    print(add_key(file, name, wanted, images_per_s, images_per_day))
     return Exit.DONE

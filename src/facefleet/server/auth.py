@@ -10,12 +10,14 @@ The key file is TOML::
     sha256 = "..."            # of the key
     scopes = ["read"]         # read, enrol, admin
     images_per_s = 50         # optional
+    images_per_day = 100000   # optional
 
 Owns no network; read once at start and again on reload.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -27,8 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from facefleet.errors import ConfigError, ForbiddenError, UnauthorizedError
-from facefleet.server.limits import Rate
+from facefleet.errors import ConfigError, ForbiddenError, RateLimitError, UnauthorizedError
+from facefleet.server.limits import Quota, Rate
 
 Scope: TypeAlias = Literal["read", "enrol", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -45,11 +47,39 @@ class Caller:
         name: Of the key; None: nobody in particular.
         scopes: What is allowed.
         rate: How often; None: no limit.
+        quota: How many a day; None: no limit.
     """
+
+    def take(self, images: int = 1) -> None:
+        """Count pictures against rate and quota; 0: whether any more could be sent now.
+
+        Raises:
+            RateLimitError: Too many; says when to come again.
+        """
+        if self.rate is not None:
+            self.rate.take(images)
+        if self.quota is not None:
+            self.quota.take(images)
+
+    async def pace(self) -> None:
+        """As `take` of one picture, but wait for the rate.
+
+        Raises:
+            RateLimitError: The quota is used up.
+        """
+        if self.quota is not None:
+            self.quota.take()
+        while self.rate is not None:
+            try:
+                self.rate.take()
+                return
+            except RateLimitError as error:
+                await asyncio.sleep(error.retry_after_s)
 
     name: str | None
     scopes: frozenset[Scope]
     rate: Rate | None = field(default=None, compare=False)
+    quota: Quota | None = field(default=None, compare=False)
 
     def need(self, scope: Scope) -> None:
         """Check a scope.
@@ -120,8 +150,8 @@ def load_keys(path: Path) -> Keys:
 
 def _entry(path: Path, name: str, entry: Any) -> tuple[str, Caller]:  # noqa: ANN401  # TOML
     where = f"{path}: keys.{name}"
-    if not isinstance(entry, dict) or set(entry) - {"sha256", "scopes", "images_per_s"}:
-        raise ConfigError(f"{where}: takes sha256, scopes and images_per_s only")
+    if not isinstance(entry, dict) or set(entry) - {"sha256", "scopes", "images_per_s", "images_per_day"}:
+        raise ConfigError(f"{where}: takes sha256, scopes, images_per_s and images_per_day only")
     digest, scopes, rate = entry.get("sha256"), entry.get("scopes"), entry.get("images_per_s")
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ConfigError(f"{where}.sha256: not 64 hexadecimal digits", hint="`facefleet keys add` writes them")
@@ -129,11 +159,21 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[str, Caller]:  # noqa: AN
         raise ConfigError(f"{where}.scopes={scopes!r}", hint=f"a list of {', '.join(SCOPES)}")
     if rate is not None and (not isinstance(rate, (int, float)) or isinstance(rate, bool) or not rate > 0):
         raise ConfigError(f"{where}.images_per_s={rate!r}", hint="a number above 0")
+    daily = entry.get("images_per_day")
+    if daily is not None and (type(daily) is not int or daily < 1):
+        raise ConfigError(f"{where}.images_per_day={daily!r}", hint="a whole number above 0")
     limiter = None if rate is None else Rate(float(rate), time.monotonic)
-    return digest, Caller(name, frozenset(scopes), limiter)
+    quota = None if daily is None else Quota(daily, time.time)
+    return digest, Caller(name, frozenset(scopes), limiter, quota)
 
 
-def add_key(path: Path, name: str, scopes: tuple[Scope, ...], images_per_s: float | None = None) -> str:
+def add_key(
+    path: Path,
+    name: str,
+    scopes: tuple[Scope, ...],
+    images_per_s: float | None = None,
+    images_per_day: int | None = None,
+) -> str:
     """Make a key and add its digest to a file, which is made when it is not there, readable by its owner only.
 
     Returns:
@@ -149,6 +189,8 @@ def add_key(path: Path, name: str, scopes: tuple[Scope, ...], images_per_s: floa
     lines = [f'[keys."{name}"]', f'sha256 = "{_digest(key)}"', f"scopes = {list(scopes)!r}".replace("'", '"')]
     if images_per_s is not None:
         lines.append(f"images_per_s = {images_per_s!r}")
+    if images_per_day is not None:
+        lines.append(f"images_per_day = {images_per_day!r}")
     added = (text.rstrip("\n") + "\n\n" if text.strip() else "") + "\n".join(lines) + "\n"
     try:
         tree = tomllib.loads(added)

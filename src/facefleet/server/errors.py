@@ -18,6 +18,7 @@ STATUS: dict[type[FacefleetError], int] = {
     errors.RequestError: 400,
     errors.UnauthorizedError: 401,
     errors.ForbiddenError: 403,
+    errors.FetchError: 424,
     errors.NotFoundError: 404,
     errors.RequestTimeoutError: 408,
     errors.PayloadTooLargeError: 413,

@@ -1,8 +1,9 @@
 """The models of the Open Inference Protocol (KServe v2), without HTTP or gRPC: metadata, tensors in, tensors out.
 
 ``face_pipeline`` takes encoded pictures (BYTES) and gives boxes, landmarks, scores and embeddings; ``face_detector``
-takes uint8 RGB pictures and gives boxes, landmarks and scores; ``face_embedder`` takes aligned faces of 112 x 112. The
-number of faces differs by picture, and tensors are rectangles: faces are padded with NaN up to the most of any picture of the request, and ``num_faces`` says how many.
+takes uint8 RGB pictures and gives boxes, landmarks and scores; ``face_embedder`` takes aligned faces of 112 x 112.
+The number of faces differs by picture, and tensors are rectangles: faces are padded with NaN up to the most of any
+picture of the request, and ``num_faces`` says how many.
 
 Owns totals for statistics; runs in the fronts' event loop.
 """

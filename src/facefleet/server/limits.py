@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from facefleet.errors import NotReadyError, PayloadTooLargeError, QueueFullError, RateLimitError
 
+_DAY_S = 86400
 _HINT = "GET /v1/info shows all limits"
 
 
@@ -105,6 +106,36 @@ class Room:
     def release(self, size_bytes: int) -> None:
         """Some bytes less."""
         self.held_bytes -= size_bytes
+
+
+class Quota:
+    """So many pictures a day, in UTC; counted from the start of the process.
+
+    Args:
+        images_per_day: How many.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, images_per_day: int, clock: Callable[[], float]) -> None:
+        self._most = images_per_day
+        self._clock = clock
+        self._day = -1
+        self._used = 0
+
+    def take(self, images: int = 1) -> None:
+        """Count pictures.
+
+        Raises:
+            RateLimitError: The day's are used up, or these would be too many; says when the next day begins.
+        """
+        now = self._clock()
+        day = int(now // _DAY_S)
+        if day != self._day:
+            self._day, self._used = day, 0
+        if self._used + images > self._most:
+            left_s = (day + 1) * _DAY_S - now
+            raise RateLimitError(f"this key may send {self._most} pictures a day", retry_after_s=left_s)
+        self._used += images
 
 
 class Rate:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from facefleet.errors import ConfigError, FacefleetError
 from facefleet.server.auth import Keys
+from facefleet.server.fetch import Fetcher
 from facefleet.server.galleries import Galleries
 from facefleet.server.grpc.run import GrpcFront
 from facefleet.server.http.app import make_app, make_ops_app
@@ -48,6 +49,7 @@ class Server:
         listen: Where.
         grpc_port: Port of gRPC; 0: any, None: no gRPC.
         galleries: Known people; closed here at the end.
+        fetcher: Fetches pictures by URL; None: nothing is fetched.
         drain_s: What is inside at the end has so long.
     """
 
@@ -59,13 +61,17 @@ class Server:
         *,
         grpc_port: int | None = None,
         galleries: Galleries | None = None,
+        fetcher: Fetcher | None = None,
         drain_s: float = 30.0,
     ) -> None:
         listen.check(keyed=keys.required)
         self.service = service
         self._keys, self._listen, self._grpc_port, self._drain_s = keys, listen, grpc_port, drain_s
+        self._fetcher = fetcher
         self._galleries = galleries or Galleries(None)
-        self._front = make_front(make_app(service, keys, self._galleries), listen, service.limits, drain_s=drain_s)
+        self._front = make_front(
+            make_app(service, keys, self._galleries, fetcher), listen, service.limits, drain_s=drain_s
+        )
         self._lane: OpsThread | None = None
         self._grpc: GrpcFront | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -108,6 +114,8 @@ class Server:
         await asyncio.gather(*ends, return_exceptions=True)
         await self.service.stop(deadline_s=self._drain_s)
         await asyncio.to_thread(self._galleries.close)
+        if self._fetcher is not None:
+            self._fetcher.close()
         if self._lane is not None:
             await asyncio.to_thread(self._lane.stop)
 

@@ -39,6 +39,8 @@ _CODES = {
     413: grpc.StatusCode.INVALID_ARGUMENT,
     415: grpc.StatusCode.INVALID_ARGUMENT,
     422: grpc.StatusCode.INVALID_ARGUMENT,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    424: grpc.StatusCode.UNAVAILABLE,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     499: grpc.StatusCode.CANCELLED,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -122,8 +124,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         try:
             model = self._models.get(request.model_name, request.model_version)
             inputs = _inputs(request)
-            if caller.rate is not None:
-                caller.rate.take(sum(len(tensor) if tensor.ndim else 1 for tensor in inputs.values()))
+            caller.take(sum(len(tensor) if tensor.ndim else 1 for tensor in inputs.values()))
             wanted = [output.name for output in request.outputs]
             outputs = await self._models.infer(model, inputs, wanted, self._ask(context, caller))
         finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -16,10 +17,12 @@ from starlette.responses import Response
 from facefleet.errors import FacefleetError, InternalError
 from facefleet.server.errors import MEDIA_TYPE, problem_of, retry_after_header, retry_after_s, status_of
 from facefleet.sinks.jsonl import as_json
+from facefleet.sinks.parquet import ParquetTable
 from facefleet.types import Faces, FaceStatus
 
 Embeddings: TypeAlias = Literal["float", "base64", "none"]
 MSGPACK = "application/msgpack"
+ARROW = "application/vnd.apache.arrow.stream"
 NDJSON = "application/x-ndjson"
 
 
@@ -50,6 +53,24 @@ def faces_tree(name: str, faces: Faces, *, embeddings: Embeddings = "float", mos
         del found[most:]
     tree["status"] = "ok" if found else "no_face"
     return tree
+
+
+def arrow(faces: Faces, facts: Mapping[str, Any], *, most: int = 0) -> Response:
+    """The faces of a picture as an Arrow stream, with the columns of the tables that jobs write.
+
+    Args:
+        faces: Its faces.
+        facts: What `Service.info` says, for the metadata.
+        most: As for `faces_tree`.
+    """
+    import pyarrow as pa
+
+    metadata = {key: str(facts[key]) for key in ("version", "fingerprint", "metric", "pack", "license")}
+    table = ParquetTable(int(facts["dimension"]), metadata).as_arrow([("image", faces)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.slice(0, most) if most else table)
+    return Response(sink.getvalue().to_pybytes(), media_type=ARROW)
 
 
 def answer(tree: dict[str, Any], accept: str = "", status: int = 200) -> Response:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from facefleet import __version__
 from facefleet.errors import FacefleetError, InternalError, NotFoundError, RequestError
 from facefleet.server.auth import Keys
+from facefleet.server.fetch import Fetcher
 from facefleet.server.galleries import Galleries
 from facefleet.server.http import faces, health, kserve, schema
 from facefleet.server.http import galleries as gallery_routes
@@ -28,12 +29,18 @@ _log = logging.getLogger(__name__)
 _DESCRIPTION = "Faces of pictures: detected, aligned, embedded, compared. Errors are problem details (RFC 9457)."
 
 
-def make_app(service: Service, keys: Keys | None = None, galleries: Galleries | None = None) -> ASGIApp:
+def make_app(
+    service: Service,
+    keys: Keys | None = None,
+    galleries: Galleries | None = None,
+    fetcher: Fetcher | None = None,
+) -> ASGIApp:
     """The front: REST, KServe v2 and health. No CORS, no metrics, nothing administrative."""
     app = FastAPI(title="facefleet", version=__version__, description=_DESCRIPTION)
     app.state.service = service
     app.state.keys = keys or Keys({})
     app.state.models = Models(service)
+    app.state.fetcher = fetcher
     app.state.galleries = galleries or Galleries(None)
     for router in (faces.router, faces.extract_router, gallery_routes.router, kserve.router, health.router):
         app.include_router(router)

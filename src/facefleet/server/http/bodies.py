@@ -20,6 +20,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from facefleet.errors import CancelledError, MediaTypeError, PayloadTooLargeError, RequestError, RequestTimeoutError
+from facefleet.server.fetch import Fetcher
 from facefleet.server.limits import Limits, Room
 
 _THREAD_BYTES = 256 << 10
@@ -50,7 +51,7 @@ class Body:
             raise _media_type(self.type, kind)
 
     async def image(self) -> bytes:
-        """The one picture of the body: raw, multipart, or ``{"image": "<base64>"}``.
+        """The one picture of the body: raw, multipart, ``{"image": "<base64>"}``, or ``{"url": ...}`` where allowed.
 
         Raises:
             RequestError: It is not that, or too large, or too slow.
@@ -61,7 +62,7 @@ class Body:
             raise RequestError("the form holds no file", hint="send the picture as a part of multipart/form-data")
         if self.type == "application/json":
             tree = await self.json(self.limits.max_json_bytes)
-            return await self.base64(tree.get("image"), "image")
+            return await self.picture(tree, "image")
         if self.type in _PLAIN or self.type.startswith("image/"):
             return await self.whole(self.limits.max_image_bytes)
         raise _media_type(self.type, "image/*, application/octet-stream, multipart/form-data, application/json")
@@ -206,7 +207,21 @@ class Body:
             raise RequestError(f"line {number} is not valid JSON") from error
         if not isinstance(tree, dict):
             raise RequestError(f"line {number} is not a JSON object")
-        return str(tree.get("id", number))[:_MAX_NAME], await self.base64(tree.get("image"), f"line {number}: image")
+        return str(tree.get("id", number))[:_MAX_NAME], await self.picture(tree, f"line {number}: image")
+
+    async def picture(self, tree: dict[str, Any], what: str) -> bytes:
+        """The picture of an object with ``image`` or ``url``.
+
+        Raises:
+            RequestError: There is none, or URLs are not fetched here.
+        """
+        url = tree.get("url")
+        if url is None:
+            return await self.base64(tree.get("image"), what)
+        fetcher: Fetcher | None = self._request.app.state.fetcher
+        if fetcher is None or not isinstance(url, str):
+            raise RequestError("URLs are not fetched by this server", hint="send the bytes of the picture")
+        return await fetcher.fetch(url)
 
     async def base64(self, text: Any, what: str) -> bytes:  # noqa: ANN401  # JSON
         """A picture that is written as base64.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from facefleet.errors import FacefleetError, NoFaceError, RequestError
 from facefleet.server.errors import problem_of
 from facefleet.server.http import schema
-from facefleet.server.http.answers import NDJSON, Embeddings, answer, faces_tree, line
+from facefleet.server.http.answers import ARROW, NDJSON, Embeddings, answer, arrow, faces_tree, line
 from facefleet.server.http.bodies import Body, body_of
 from facefleet.server.http.callers import Asked, Reader, unless_gone
 from facefleet.server.service import Service
@@ -38,7 +37,7 @@ def _service(request: Request) -> Service:
     "/faces",
     summary="Every face of one picture",
     response_model=schema.FacesAnswer,
-    responses=schema.PROBLEMS,
+    responses={**schema.PROBLEMS, 200: schema.FACES_TYPES},
     openapi_extra=schema.body("image/*", "application/octet-stream", schema={"image": schema.JPEG_BASE64}),
 )
 async def faces(
@@ -52,8 +51,7 @@ async def faces(
 ) -> Response:
     """Detect, align and embed. A picture without a face is answered with an empty list."""
     service = _service(request)
-    if caller.rate is not None:
-        caller.rate.take()
+    caller.take()
     ask = replace(ask, embed=embeddings != "none" and not draw)
     async with body_of(request, service.limits, service.room) as body:
         data = await body.image()
@@ -64,8 +62,10 @@ async def faces(
             )
         if draw:
             return Response(await service.draw(data, found), media_type="image/jpeg")
-    tree = faces_tree("image", found, embeddings=embeddings, most=max_faces)
-    return answer(tree, request.headers.get("accept", ""))
+    accept = request.headers.get("accept", "")
+    if ARROW in accept:
+        return arrow(found, service.info(), most=max_faces)
+    return answer(faces_tree("image", found, embeddings=embeddings, most=max_faces), accept)
 
 
 @router.post(
@@ -85,8 +85,7 @@ async def batch(request: Request, caller: Reader, ask: Asked, embeddings: Coding
     where the request itself was cut short. Use `x-timeout-ms` for the deadline of the whole.
     """
     service = _service(request)
-    if caller.rate is not None:
-        caller.rate.take(0)
+    caller.take(0)
     ask = replace(ask, embed=embeddings != "none")
     lines = _batch(request, service, caller, ask, embeddings)
     first = await anext(lines)  # errors that are known by now have a status
@@ -121,12 +120,7 @@ async def _batch(
 
 async def _counted(body: Body, caller: Reader) -> AsyncIterator[tuple[str, bytes]]:
     async for each in body.images():
-        while caller.rate is not None:
-            try:
-                caller.rate.take()
-                break
-            except FacefleetError as error:  # a batch is slowed down, not refused
-                await asyncio.sleep(getattr(error, "retry_after_s", 1.0))
+        await caller.pace()  # a batch is slowed down, not refused
         yield each
 
 
@@ -159,8 +153,7 @@ async def verify(
 ) -> Response:
     """Compare the largest faces of two pictures: two parts of a form, or base64."""
     service = _service(request)
-    if caller.rate is not None:
-        caller.rate.take(2)
+    caller.take(2)
     async with body_of(request, service.limits, service.room) as body:
         first, second = await body.pair()
         found = await unless_gone(request, service.compare(first, second, ask, threshold=threshold))
@@ -200,8 +193,7 @@ async def extract(request: Request, caller: Reader, ask: Asked) -> Response:
         if not isinstance(texts, list) or not texts:
             raise RequestError("images.data is no list of base64 texts", hint="URLs are not fetched")
         service.limits.check_images(len(texts))
-        if caller.rate is not None:
-            caller.rate.take(len(texts))
+        caller.take(len(texts))
         options = {"vec": bool(tree.get("extract_embedding", True)), "points": bool(tree.get("return_landmarks"))}
         ask = replace(ask, embed=options["vec"])
 

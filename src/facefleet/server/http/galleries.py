@@ -152,8 +152,7 @@ async def enrol(
                 raise RequestError("there is no picture in the request", hint="send one, or several parts of a form")
             made = await found.run(found.add, gallery, who, metadata, fingerprint)
             return answer({"person": made.id, "results": []}, status=201)
-        if caller.rate is not None:
-            caller.rate.take(len(pictures))
+        caller.take(len(pictures))
         asked = replace(ask, chips=facts.keep_chips)
         outcomes = await unless_gone(request, _analyzed(service, pictures, asked))
         results = await found.run(
@@ -232,8 +231,7 @@ async def verify(
 ) -> Response:
     """Compare a face of the picture with this person's (1:1)."""
     service, found = _parts(request)
-    if caller.rate is not None:
-        caller.rate.take()
+    caller.take()
     fingerprint = str(service.info()["fingerprint"])
     async with body_of(request, service.limits, service.room) as body:
         faces = await unless_gone(request, service.analyze(await body.image(), ask))
@@ -261,8 +259,7 @@ async def search(
 ) -> Response:
     """For each face the most alike people of a gallery, best first (1:N); none for somebody unknown."""
     service, found = _parts(request)
-    if caller.rate is not None:
-        caller.rate.take()
+    caller.take()
     fingerprint, filters = str(service.info()["fingerprint"]), _where(where)
     async with body_of(request, service.limits, service.room) as body:
         faces = await unless_gone(request, service.analyze(await body.image(), ask))

@@ -106,8 +106,7 @@ async def infer(request: Request, caller: Reader, ask: Asked, name: str, version
         header, rest = _split(data, request.headers.get(_HEADER))
         tree = await _tree(header)
         inputs = {str(each.get("name")): tensor for each, tensor in _inputs(tree, rest)}
-        if caller.rate is not None:
-            caller.rate.take(sum(len(tensor) if tensor.ndim else 1 for tensor in inputs.values()))
+        caller.take(sum(len(tensor) if tensor.ndim else 1 for tensor in inputs.values()))
         wanted = _wanted(tree)
         outputs = await unless_gone(request, models.infer(model, inputs, list(wanted), ask))
     binary = bool(_parameters(tree).get("binary_data_output", False))

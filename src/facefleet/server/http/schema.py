@@ -195,11 +195,22 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         413: "Too many bytes, pictures or pixels.",
         415: "A content type or picture format that is not taken.",
         422: "The picture is damaged, or shows no face where one was required.",
+        424: "The picture at the URL could not be fetched.",
         429: "Too many for this key: see Retry-After.",
         499: "The client went away.",
         500: "A bug of the server's.",
         503: "Overloaded, starting or stopping, or the deadline passed: see Retry-After.",
     }.items()
+}
+
+
+FACES_TYPES: dict[str, Any] = {
+    "description": "By Accept: JSON, msgpack, or an Arrow stream with a row a face; with draw a JPEG.",
+    "content": {
+        "application/msgpack": {},
+        "application/vnd.apache.arrow.stream": {},
+        "image/jpeg": {"schema": {"type": "string", "format": "binary"}},
+    },
 }
 
 
