@@ -36,8 +36,8 @@ def photo_payload(source: ImageSource | FaceChips, name: str | None = None) -> P
         meta = ("pixels", source.name, source.format, source.width, source.height, source.scale, pixels.shape)
         return Payload(meta, (raw(pixels),))
     if isinstance(source, FaceChips):
-        meta = ("chips", name or "<chips>", source.pixels.shape)
-        return Payload(meta, (raw(source.pixels), raw(source.aligned)))
+        about = ("chips", name or "<chips>", source.pixels.shape)
+        return Payload(about, (raw(source.pixels), raw(source.aligned)))
     if isinstance(source, EncodedImage):
         return Payload(("bytes", source.name), (source.data,))
     if isinstance(source, (bytes, bytearray)):

@@ -80,4 +80,4 @@ def devices_of(workers: Sequence[WorkerStatus], runtime: Mapping[str, str]) -> l
     """Name, stage and state of each device."""
     if not workers:
         return [{"name": runtime.get("device", "cpu"), "stage": "all", "state": "ready"}]
-    return [{"name": each.name, "stage": each.stage, "state": str(each.state)} for each in workers]
+    return [{"name": each.name, "stage": each.stage, "state": str(each.state.value)} for each in workers]

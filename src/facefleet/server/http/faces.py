@@ -24,7 +24,7 @@ from facefleet.server.values import Answer, Ask
 from facefleet.telemetry.record import outcome_of
 from facefleet.types import FaceRecord, Faces
 
-router = APIRouter(prefix="/v1", tags=["faces"])
+router = APIRouter(prefix="/v1", tags=["faces"], responses=schema.PROBLEMS)
 Coding = Annotated[Embeddings, Query(description="How embeddings are written; `none` does not compute them")]
 
 
@@ -37,7 +37,7 @@ def _service(request: Request) -> Service:
     "/faces",
     summary="Every face of one picture",
     response_model=schema.FacesAnswer,
-    responses={**schema.PROBLEMS, 200: schema.FACES_TYPES},
+    responses={200: schema.FACES_TYPES},
     openapi_extra=schema.body("image/*", "application/octet-stream", schema={"image": schema.JPEG_BASE64}),
 )
 async def faces(
@@ -72,7 +72,6 @@ async def faces(
     "/faces:batch",
     summary="Every face of many pictures, answered as they are ready",
     responses={
-        **schema.PROBLEMS,
         200: {"description": "JSON lines: an item each, last the totals", "content": {NDJSON: {}}},
     },
     openapi_extra=schema.body(NDJSON),
@@ -142,7 +141,6 @@ def _item(each: Answer, totals: Counter[str], embeddings: Embeddings, request_id
     "/verify",
     summary="Are two pictures of the same person?",
     response_model=schema.VerifyAnswer,
-    responses=schema.PROBLEMS,
     openapi_extra=schema.body(schema={"first": schema.JPEG_BASE64, "second": schema.JPEG_BASE64}),
 )
 async def verify(
@@ -178,10 +176,10 @@ async def info(request: Request, caller: Reader) -> Response:
     return answer({**service.info(), "limits": dataclasses.asdict(service.limits)}, request.headers.get("accept", ""))
 
 
-extract_router = APIRouter(tags=["compatibility"])
+extract_router = APIRouter(tags=["compatibility"], responses=schema.PROBLEMS)
 
 
-@extract_router.post("/extract", summary="As InsightFace-REST", responses=schema.PROBLEMS)
+@extract_router.post("/extract", summary="As InsightFace-REST")
 async def extract(request: Request, caller: Reader, ask: Asked) -> Response:
     """`{"images": {"data": ["<base64>", ...]}}`; of its options, those in docs/server.md are taken, others ignored."""
     service = _service(request)
