@@ -42,10 +42,13 @@ def metadata(module: object, client: object, name: str) -> dict[str, object]:
 
 def test_health_and_metadata(triton: tuple[object, object]) -> None:
     module, client = triton
-    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("face_pipeline")
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("face_pipeline")
     for name in ("face_pipeline", "face_detector", "face_embedder"):
         tree = metadata(module, client, name)
-        assert tree["name"] == name and len(tree["inputs"]) == 1
+        assert tree["name"] == name
+        assert len(tree["inputs"]) == 1
     with pytest.raises(Exception, match="no model"):
         metadata(module, client, "nobody")
 
@@ -105,7 +108,7 @@ def test_statistics_count(triton: tuple[object, object], no_face_jpeg: bytes) ->
 
 def test_a_lone_failure_is_the_requests(triton: tuple[object, object]) -> None:
     module, client = triton
-    with pytest.raises(Exception, match="not of any image format|format"):
+    with pytest.raises(Exception, match="format"):
         client.infer("face_pipeline", [pictures(module, b"broken")])
 
 
@@ -118,7 +121,9 @@ def test_json_tensors(server: Running, astronaut_jpeg: bytes) -> None:
     body = {"id": "7", "inputs": [{"name": "image", "shape": [1, 1], "datatype": "BYTES", "data": data}]}
     tree = httpx.post(f"{server.url}/v2/models/face_pipeline/infer", json=body).json()
     outputs = {each["name"]: each["data"] for each in tree["outputs"]}
-    assert tree["id"] == "7" and outputs["num_faces"] == [1] and outputs["status"] == ["ok"]
+    assert tree["id"] == "7"
+    assert outputs["num_faces"] == [1]
+    assert outputs["status"] == ["ok"]
 
 
 def test_grpc_deadline_and_stream(server: Running, astronaut_jpeg: bytes) -> None:

@@ -102,7 +102,9 @@ def test_a_batch_that_breaks_off_answers_what_came(http: httpx.Client, astronaut
 
 def test_verify(http: httpx.Client, astronaut_jpeg: bytes, half_jpeg: bytes, no_face_jpeg: bytes) -> None:
     same = http.post("/v1/verify", files=[("first", astronaut_jpeg), ("second", half_jpeg)]).json()
-    assert same["same"] and same["cosine"] > 0.8 and same["metric"] == "cosine"
+    assert same["same"]
+    assert same["cosine"] > 0.8
+    assert same["metric"] == "cosine"
     strict = http.post("/v1/verify?threshold=0.9999", json={"first": b64(astronaut_jpeg), "second": b64(half_jpeg)})
     assert strict.json()["same"] is False
     none = http.post("/v1/verify", files=[("first", astronaut_jpeg), ("second", no_face_jpeg)])
@@ -116,9 +118,10 @@ def test_problem_details(http: httpx.Client) -> None:
     assert response.headers["x-request-id"] == "abc-1"
     problem = response.json()
     assert problem["type"] == "urn:facefleet:error:unsupported_format"
-    assert (
-        problem["request_id"] == "abc-1" and problem["status"] == 415 and not problem["retryable"] and problem["hint"]
-    )
+    assert problem["request_id"] == "abc-1"
+    assert problem["status"] == 415
+    assert not problem["retryable"]
+    assert problem["hint"]
 
 
 def test_headers_of_priority_and_deadline(http: httpx.Client, astronaut_jpeg: bytes) -> None:
@@ -138,7 +141,8 @@ def test_headers_of_priority_and_deadline(http: httpx.Client, astronaut_jpeg: by
 
 def test_info_and_openapi(http: httpx.Client) -> None:
     info = http.get("/v1/info").json()
-    assert info["license"] == "MIT AND Apache-2.0" and info["limits"]["max_image_bytes"] > 0
+    assert info["license"] == "MIT AND Apache-2.0"
+    assert info["limits"]["max_image_bytes"] > 0
     assert info["devices"][0]["state"] == "ready"
     tree = http.get("/openapi.json").json()
     assert "Problem" in tree["components"]["schemas"]
@@ -156,7 +160,9 @@ def test_extract_as_insightface_rest_has_it(http: httpx.Client, astronaut_jpeg: 
     body = {"images": {"data": [b64(astronaut_jpeg), b64(b"no picture")]}, "return_landmarks": True}
     tree = http.post("/extract", json=body).json()
     good, bad = tree["data"]
-    assert good["status"] == "ok" and bad["status"] == "failed" and bad["faces"] == []
+    assert good["status"] == "ok"
+    assert bad["status"] == "failed"
+    assert bad["faces"] == []
     assert set(good["faces"][0]) == {"num", "det", "prob", "bbox", "size", "landmarks", "norm", "vec"}
     assert all(isinstance(value, int) for value in good["faces"][0]["bbox"])
     assert http.post("/extract", json={"images": {"urls": ["http://127.0.0.1/x"]}}).status_code == 400
