@@ -393,7 +393,8 @@ def test_rates_and_quotas(start: Start, tmp_path: Path, no_face_jpeg: bytes) -> 
 def test_a_client_that_goes_away_leaves_the_queue(start: Start, home: Path, astronaut_jpeg: bytes) -> None:
     server = start(Settings(home=str(home), batch=BatchSettings(max_images=64)), grpc=False)
     body = astronaut_jpeg
-    head = f"POST /v1/faces HTTP/1.1\r\nhost: x\r\ncontent-type: image/jpeg\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    head = b"POST /v1/faces HTTP/1.1\r\nhost: x\r\ncontent-type: image/jpeg\r\n"
+    head += f"content-length: {len(body)}\r\n\r\n".encode()
     for _ in range(30):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head + body)

@@ -87,8 +87,8 @@ def line(tree: dict[str, Any]) -> bytes:
     return (json.dumps(tree, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
-def problem(error: FacefleetError | InternalError, *, request_id: str = "") -> Response:
-    """Problem details, with ``Retry-After`` where coming again can help."""
+def problem(error: FacefleetError | InternalError, *, request_id: str = "", kserve: bool = False) -> Response:
+    """Problem details, with ``Retry-After`` where coming again can help; for KServe's clients also as they read it."""
     status = status_of(error)
     headers = {}
     after = retry_after_s(error)
@@ -96,5 +96,8 @@ def problem(error: FacefleetError | InternalError, *, request_id: str = "") -> R
         headers["retry-after"] = retry_after_header(after)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    content = json.dumps(problem_of(error, request_id=request_id), ensure_ascii=False)
+    tree = problem_of(error, request_id=request_id)
+    if kserve:
+        tree["error"] = f"{tree['detail']} ({tree['hint']})" if tree["hint"] else tree["detail"]
+    content = json.dumps(tree, ensure_ascii=False)
     return Response(content, status, headers=headers, media_type=MEDIA_TYPE)

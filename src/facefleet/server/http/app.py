@@ -101,7 +101,8 @@ def _handle_errors(app: FastAPI) -> None:
 
 
 def _problem(request: Request, error: FacefleetError | InternalError) -> Response:
-    return problem(error, request_id=getattr(request.state, "request_id", ""))
+    kserve = request.url.path.startswith("/v2")
+    return problem(error, request_id=getattr(request.state, "request_id", ""), kserve=kserve)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
