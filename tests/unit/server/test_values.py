@@ -144,7 +144,7 @@ def test_keys(tmp_path: Path) -> None:
 )
 def test_key_files_that_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "keys.toml").write_text(text)
-    with pytest.raises(ConfigError, match="keys.toml"):
+    with pytest.raises(ConfigError, match=r"keys\.toml"):
         load_keys(tmp_path / "keys.toml")
 
 
