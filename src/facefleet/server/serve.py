@@ -23,6 +23,7 @@ from facefleet.server.listen import Listen
 from facefleet.server.service import Service
 
 _log = logging.getLogger(__name__)
+_LINGER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +106,15 @@ class Server:
         await asyncio.wait({self._serving})
 
     async def stop(self) -> None:
-        """Not ready, no new connections, answer what is inside, give everything back."""
+        """Not ready, no new connections, answer what is inside, give everything back.
+
+        New requests are refused with ``connection: close`` for a moment first: a client with a kept connection learns
+        that way that it has to go elsewhere, and not by a connection that ends under its next request.
+        """
+        listening = self.service.state == "ready"
         self.service.begin_drain()
+        if listening:
+            await asyncio.sleep(min(_LINGER_S, self._drain_s))
         self._front.should_exit = True
         ends: list[asyncio.Task[None]] = [] if self._serving is None else [self._serving]
         if self._grpc is not None:
