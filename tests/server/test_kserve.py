@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,8 +139,3 @@ def test_grpc_deadline_and_stream(server: Running, astronaut_jpeg: bytes) -> Non
             assert [int(result.as_numpy("num_faces")[0, 0]) for result in found] == [1, 1, 1]
 
     asyncio.run(main())
-
-
-def test_perf_analyzer_is_described_where_it_runs() -> None:
-    page = (Path(__file__).parents[2] / "docs/how-to/serve.md").read_text()
-    assert "perf_analyzer -m face_pipeline" in page

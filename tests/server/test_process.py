@@ -180,7 +180,7 @@ def test_an_engine_process_that_is_killed(
         workers = [
             child
             for child in psutil.Process(process.process.pid).children(recursive=True)
-            if "spawn_main" in " ".join(child.cmdline())
+            if "resource_tracker" not in " ".join(child.cmdline())
         ]
         assert workers
         for worker in workers:
