@@ -181,7 +181,7 @@ extract_router = APIRouter(tags=["compatibility"], responses=schema.PROBLEMS)
 
 @extract_router.post("/extract", summary="As InsightFace-REST")
 async def extract(request: Request, caller: Reader, ask: Asked) -> Response:
-    """`{"images": {"data": ["<base64>", ...]}}`; of its options, those in docs/server.md are taken, others ignored."""
+    """`{"images": {"data": ["<base64>", ...]}}`; options: see docs/how-to/serve.md."""
     service = _service(request)
     started = time.perf_counter()
     async with body_of(request, service.limits, service.room) as body:
