@@ -105,7 +105,7 @@ def extract(
         pictures.append(ChipsSink(chips))
     if draw is not None:
         pictures.append(DrawSink(draw, Decoder(loaded.settings.decode)))
-    with Engine(loaded.settings) as engine, _stopping() as stop, _progress(inputs or [], chosen) as progress:
+    with Engine(loaded.settings) as engine, stopping() as stop, _progress(inputs or [], chosen) as progress:
         result = run_job(
             source,
             output,
@@ -123,7 +123,7 @@ def extract(
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[threading.Event]:
     """The first Ctrl-C (or SIGTERM) asks for an orderly end, the second one ends at once."""
     stop = threading.Event()
 
@@ -132,7 +132,7 @@ def _stopping() -> Iterator[threading.Event]:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         stop.set()
-        say("stopping: photos in progress are finished; press Ctrl-C again to end at once")
+        say("stopping: what is in progress is finished; press Ctrl-C again to end at once")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

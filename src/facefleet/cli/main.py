@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from facefleet import __version__
-from facefleet.cli import bench, build, config, convert, doctor, engines, extract, inspect, models, verify
+from facefleet.cli import bench, build, config, convert, doctor, engines, extract, inspect, models, verify, video
 
 _EPILOG = "Exit codes: 0 done, 1 some inputs failed or a problem was found, 2 usage, 3 nothing could be done."
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("extract", epilog=_EPILOG)(extract.extract)
+app.command("video", epilog=_EPILOG)(video.video)
 app.command("verify", epilog=_EPILOG)(verify.verify)
 app.command("inspect", epilog=_EPILOG)(inspect.inspect)
 app.command("convert", epilog=_EPILOG)(convert.convert)

@@ -74,7 +74,9 @@ class VideoFile:
         self._after = after
         self._threads = threads
         self._max_pixels = max_pixels
-        self._thumb: U8Array | None = None
+        self._before: U8Array | None = None  # thumbnail of the last frame decoded
+        self._taken: U8Array | None = None  # ... and of the last one given
+        self._cut = False  # whether there was a cut after that
 
     def __enter__(self) -> Self:
         self._developer = Developer(self._max_pixels)
@@ -117,7 +119,7 @@ class VideoFile:
         sampling, after = self.sampling, self._after
         sampler = Sampler(sampling, after.sampler if after else None)
         if after is not None:
-            self._thumb = _thumb_of(after.thumb)
+            self._before = self._taken = _thumb_of(after.thumb)
         start = self.info.start_s
         from_s = start + (sampling.start_s or 0) - 1e-6
         end_s = math.inf if sampling.end_s is None else start + sampling.end_s - 1e-6
@@ -137,19 +139,17 @@ class VideoFile:
         self, frame: Any, index: int, time_s: float, sampler: Sampler
     ) -> tuple[VideoFrame, Position] | None:  # PyAV is untyped
         wanted = sampler.due(index, time_s)
-        if not wanted and self.sampling.scene is None:
-            return None
         thumb = thumbnail(frame)
-        difference = 0.0 if self._thumb is None else change(self._thumb, thumb)
-        if not wanted and not sampler.changed(difference):
+        # Between key frames a scene changes anyway; elsewhere a cut is what happens from one frame to the next.
+        cut = self._before is not None and not self.sampling.keyframes and change(self._before, thumb) > CUT
+        self._before, self._cut = thumb, self._cut or cut
+        if not wanted and not (self._taken is not None and sampler.changed(change(self._taken, thumb))):
             return None
-        self._thumb = thumb
+        cut, self._cut, self._taken = self._cut, False, thumb
         pixels = self._developer.rgb(frame)
         height, width = pixels.shape[:2]
         image = Image(pixels, width, height, f"{self.name}@{time_s:.3f}s", "video")
-        given = VideoFrame(
-            index, frame.pts, time_s, image, bool(frame.key_frame), bool(frame.is_corrupt), difference > CUT
-        )
+        given = VideoFrame(index, frame.pts, time_s, image, bool(frame.key_frame), bool(frame.is_corrupt), cut)
         return given, Position(index, frame.pts, sampler.state, thumb.tobytes().hex(), asdict(self.damage))
 
     def _from(self, from_s: float) -> Iterator[Any]:
@@ -197,6 +197,7 @@ class VideoFile:
             rate_fps=float(stream.average_rate) if stream.average_rate else None,
             frames=stream.frames,
             audio=bool(container.streams.audio),
+            time_base=(stream.time_base.numerator, stream.time_base.denominator),
         )
 
 

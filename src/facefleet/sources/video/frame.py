@@ -46,6 +46,7 @@ class VideoInfo:
         rate_fps: Average frames per second; None where not known.
         frames: Frames declared; 0 where not known.
         audio: Whether there is sound.
+        time_base: Numerator and denominator of what timestamps count, in seconds.
     """
 
     name: str
@@ -59,6 +60,7 @@ class VideoInfo:
     rate_fps: float | None
     frames: int
     audio: bool
+    time_base: tuple[int, int]
 
 
 @dataclass(slots=True)

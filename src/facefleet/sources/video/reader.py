@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from facefleet.errors import EmptyInputError, SourceError, UnsupportedFormatError
-from facefleet.sources.video.binding import explain, load
+from facefleet.decode.ffmpeg import explain, load
 from facefleet.sources.video.frame import Damage
 
 _LOCAL_ONLY = {"protocol_whitelist": "file,crypto,data"}  # a playlist must not lead elsewhere

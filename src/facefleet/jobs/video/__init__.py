@@ -1,0 +1,15 @@
+"""Videos as jobs: who appears when, in one file or in live streams."""
+
+from facefleet.jobs.video.embedding import ChipEmbedder, open_embedder
+from facefleet.jobs.video.options import VideoOptions, VideoOutputs, VideoProgress, VideoResult
+from facefleet.jobs.video.run import run_video
+
+__all__ = [
+    "ChipEmbedder",
+    "VideoOptions",
+    "VideoOutputs",
+    "VideoProgress",
+    "VideoResult",
+    "open_embedder",
+    "run_video",
+]
