@@ -67,9 +67,7 @@ def video(
     best: Annotated[int, typer.Option(min=1, help="Faces a track that are embedded.")] = 3,
     min_faces: Annotated[int, typer.Option(min=1, help="Least faces of a track.")] = 2,
     same: Annotated[float | None, typer.Option(help="Least similarity of one person; default: the pack's.")] = None,
-    duration: Annotated[
-        float | None, typer.Option(help="Stop after so many seconds.", rich_help_panel=_LIVE)
-    ] = None,
+    duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.", rich_help_panel=_LIVE)] = None,
     pack: options.Pack = None,
     backend: options.Backend = None,
     devices: options.Devices = None,

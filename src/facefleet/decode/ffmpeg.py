@@ -5,7 +5,7 @@ Owns the one place where FFmpeg's errors become facefleet's. Nothing is imported
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from facefleet.errors import (
     BackendUnavailableError,
@@ -16,6 +16,9 @@ from facefleet.errors import (
     StreamTimeoutError,
     UnsupportedFormatError,
 )
+
+AvObject: TypeAlias = Any
+"""An object of PyAV: an extra, whose types are not there."""
 
 _TIMEOUTS = ("ExitError", "TimeoutError")
 _FILES = ("FileNotFoundError", "PermissionError", "IsADirectoryError", "NotADirectoryError")
@@ -32,7 +35,7 @@ _UNKNOWN = (
 _DAMAGED = ("InvalidDataError", "EOFError", "BugError", "BufferTooSmallError", "ExternalError", "UnknownError")
 
 
-def load() -> Any:  # noqa: ANN401  # PyAV is an extra: its types are not there
+def load() -> AvObject:
     """The module ``av``.
 
     Raises:

@@ -6,7 +6,7 @@ assignment needs the extra ``[video]``.
 
 from facefleet.tracks.best import Best, BestFaces, usefulness
 from facefleet.tracks.persons import Identifier, PersonOptions, Persons, TrackIdentity
-from facefleet.tracks.tracker import TrackerOptions, Tracker
+from facefleet.tracks.tracker import Tracker, TrackerOptions
 
 __all__ = [
     "Best",

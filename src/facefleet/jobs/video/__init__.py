@@ -3,6 +3,7 @@
 from facefleet.jobs.video.embedding import ChipEmbedder, open_embedder
 from facefleet.jobs.video.options import VideoOptions, VideoOutputs, VideoProgress, VideoResult
 from facefleet.jobs.video.run import run_video
+from facefleet.jobs.video.watch import WatchResult, watch
 
 __all__ = [
     "ChipEmbedder",
@@ -10,6 +11,8 @@ __all__ = [
     "VideoOutputs",
     "VideoProgress",
     "VideoResult",
+    "WatchResult",
     "open_embedder",
     "run_video",
+    "watch",
 ]

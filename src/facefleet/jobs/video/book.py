@@ -26,6 +26,7 @@ class Track:
         end_s: Time of the last one.
         faces: How many were seen.
         score_sum: Sum of their detector scores.
+        source: Which stream it belongs to, where there are several.
         best: The best of them.
     """
 
@@ -35,6 +36,7 @@ class Track:
     end_s: float = 0.0
     faces: int = 0
     score_sum: float = 0.0
+    source: str = ""
 
     @property
     def score(self) -> float:
@@ -61,11 +63,13 @@ class TrackBook:
     Args:
         options: What counts as the same face.
         best: How many faces a track are kept for embedding.
+        source: What its tracks are marked with.
     """
 
-    def __init__(self, options: TrackerOptions | None = None, *, best: int = 3) -> None:
+    def __init__(self, options: TrackerOptions | None = None, *, best: int = 3, source: str = "") -> None:
         self._tracker = Tracker(options)
         self._best = best
+        self._source = source
         self._open: dict[int, Track] = {}
         self._fresh: dict[int, U8Array] = {}
         self.rows = 0
@@ -87,7 +91,7 @@ class TrackBook:
                 continue
             track = self._open.get(number)
             if track is None:
-                track = self._open[number] = Track(number, time_s, BestFaces(self._best))
+                track = self._open[number] = Track(number, time_s, BestFaces(self._best), source=self._source)
             track.end_s = time_s
             track.faces += 1
             track.score_sum += float(faces.scores[index])
@@ -110,6 +114,10 @@ class TrackBook:
         for track in self._open.values():
             chips |= {best.row: best.chip for best in track.best.faces}
         return {row: chip for row, chip in sorted(chips.items()) if row >= first_row}
+
+    def forget_fresh(self) -> None:
+        """Let go what `fresh` would give, where nothing is to be resumed."""
+        self._fresh.clear()
 
     def _ended(self, live: set[int]) -> list[Track]:
         ended = [self._open.pop(number) for number in sorted(self._open) if number not in live]

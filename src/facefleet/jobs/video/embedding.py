@@ -82,9 +82,7 @@ class TrackEmbedder:
 
     def _tracks(self, tracks: list[Track]) -> list[F32Array | None]:
         chips = [best.chip for best in bests(tracks)]
-        parts = [
-            self._embed(np.stack(chips[start : start + _BATCH])).vectors for start in range(0, len(chips), _BATCH)
-        ]
+        parts = [self._embed(np.stack(chips[start : start + _BATCH])).vectors for start in range(0, len(chips), _BATCH)]
         vectors = np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
         out: list[F32Array | None] = []
         start = 0
@@ -98,4 +96,5 @@ class TrackEmbedder:
 
 def mean_embedding(vectors: F32Array, weights: F32Array) -> F32Array:
     """(d,) L2-normalised mean of (n, d) unit vectors, weighted by how useful each is."""
-    return l2_normalize((vectors * weights[:, None]).sum(axis=0, keepdims=True).astype(np.float32))[0][0]
+    total = (vectors * weights[:, None]).sum(axis=0, keepdims=True).astype(np.float32)
+    return np.asarray(l2_normalize(total)[0][0])

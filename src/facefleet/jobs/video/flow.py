@@ -7,10 +7,11 @@ backpressure reaches it. The engine's threads detect meanwhile.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Hashable, Iterable
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
+from facefleet.batching import Priority
 from facefleet.sources.video import VideoFrame
 from facefleet.types import Faces, ImageSource, Outcome
 
@@ -28,14 +29,21 @@ class FrameEngine(Protocol):
         """What is in use, for the output's metadata."""
 
     def submit(
-        self, image: ImageSource, *, chips: bool = False, embed: bool = True, wait: bool = True
+        self,
+        image: ImageSource,
+        *,
+        chips: bool = False,
+        embed: bool = True,
+        priority: Priority = Priority.INTERACTIVE,
+        client: Hashable = None,
+        wait: bool = True,
     ) -> Future[Outcome[Faces]]:
         """Take in a picture; waits while there is no room, if `wait`."""
 
 
 def analyzed(
     frames: Iterable[tuple[VideoFrame, T]], engine: FrameEngine, *, max_frames: int, max_bytes: int
-) -> Iterator[tuple[VideoFrame, T, Outcome[Faces]]]:
+) -> Generator[tuple[VideoFrame, T, Outcome[Faces]], None, None]:
     """Detect the faces of frames and cut their chips; nothing is embedded.
 
     Args:
@@ -56,7 +64,8 @@ def analyzed(
                 first, beside, future = inside.popleft()
                 held -= first.image.pixels.nbytes
                 yield first, beside, future.result()
-            inside.append((frame, along, engine.submit(frame.image, chips=True, embed=False)))
+            future = engine.submit(frame.image, chips=True, embed=False, priority=Priority.BULK)
+            inside.append((frame, along, future))
             held += size
         while inside:
             first, beside, future = inside.popleft()

@@ -31,11 +31,11 @@ from facefleet.sources.video import VideoFile, VideoInfo
 from facefleet.types import U8Array
 
 
-def save_chip(output: Path, track: int, chip: U8Array) -> str:
+def save_chip(output: Path, track: int, chip: U8Array, *, source: str = "") -> str:
     """Write a track's best chip; its path relative to `output`."""
     from PIL import Image as PILImage
 
-    name = f"chips/track-{track:06d}.png"
+    name = f"chips/{source + '-' if source else ''}track-{track:06d}.png"
     with disk_errors(output / name):
         (output / "chips").mkdir(exist_ok=True)
         PILImage.fromarray(chip).save(output / name)

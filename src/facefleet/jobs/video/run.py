@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -131,7 +132,15 @@ class _VideoJob:
             described = {k: v for k, v in self._engine.describe().items() if k not in _NOT_OF_RESULTS}
             metadata = {**described, "fingerprint": self._engine.fingerprint, "metric": "cosine"}
             files = write_outputs(
-                self._path, self._output, self._segments, tracks, outputs, self._info, self._options, dimension, metadata
+                self._path,
+                self._output,
+                self._segments,
+                tracks,
+                outputs,
+                self._info,
+                self._options,
+                dimension,
+                metadata,
             )
             if damage:
                 _log.warning("%s is damaged: %s", self._path, damage)
@@ -152,7 +161,7 @@ class _VideoJob:
             interrupted=interrupted,
         )
 
-    def _replay(self) -> tuple[Position | None, dict[str, dict[str, object]] | None, bool]:
+    def _replay(self) -> tuple[Position | None, dict[str, Any] | None, bool]:
         """Come to the state that earlier runs committed."""
         position: Position | None = None
         for segment in self._segments:
@@ -165,7 +174,7 @@ class _VideoJob:
                 return None, segment.note, True
         return position, None, False
 
-    def _go_on(self, after: Position | None) -> dict[str, dict[str, object]] | None:
+    def _go_on(self, after: Position | None) -> dict[str, Any] | None:
         """Analyze the rest; None if it was stopped."""
         options = self._options
         with VideoFile(
@@ -271,4 +280,3 @@ def _faces_of(outcome: Outcome[Faces]) -> Faces:
         status=np.empty(0, np.uint8),
         quality=Quality(none, none, none, none, none),
     )
-

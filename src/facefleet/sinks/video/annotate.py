@@ -17,7 +17,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from facefleet.decode.ffmpeg import explain, load
+from facefleet.decode.ffmpeg import AvObject, explain, load
 from facefleet.errors import BackendUnavailableError, OutputError
 from facefleet.sinks.video.overlay import Overlay, Placed
 from facefleet.sinks.video.redact import redact
@@ -100,7 +100,7 @@ def annotate_video(
         try:
             target = stack.enter_context(av.open(str(path), "w"))
             sound = _Sound(stack.enter_context(av.open(str(source))), target)
-            encoder: Any = None
+            encoder: AvObject = None
             for pts, time_s, pixels in frames:
                 if encoder is None:
                     encoder = _encoder(av, target, pixels.shape, time_base, rate_fps, options)
@@ -154,7 +154,7 @@ def _draw(canvas: RGBArray, face: Placed, name: str | None) -> None:
 def _even(pixels: RGBArray, width: int, height: int) -> RGBArray:
     """A frame in the size of the encoder, whose sides are even."""
     if abs(pixels.shape[0] - height) > 1 or abs(pixels.shape[1] - width) > 1:
-        return cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+        return np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
     down, right = max(0, height - pixels.shape[0]), max(0, width - pixels.shape[1])
     return np.ascontiguousarray(
         np.pad(pixels, ((0, down), (0, right), (0, 0)), mode="edge")[:height, :width] if down or right else pixels
@@ -162,8 +162,13 @@ def _even(pixels: RGBArray, width: int, height: int) -> RGBArray:
 
 
 def _encoder(
-    av: Any, target: Any, shape: tuple[int, ...], time_base: Fraction, rate_fps: float | None, options: CopyOptions
-) -> Any:
+    av: AvObject,
+    target: AvObject,
+    shape: tuple[int, ...],
+    time_base: Fraction,
+    rate_fps: float | None,
+    options: CopyOptions,
+) -> AvObject:
     for name in _ENCODERS:
         try:
             stream = target.add_stream(name, rate=Fraction(rate_fps or 25).limit_denominator(100_000))
@@ -181,11 +186,11 @@ def _encoder(
 class _Sound:
     """Packets of all sound streams, copied in step with the picture."""
 
-    def __init__(self, source: Any, target: Any) -> None:
+    def __init__(self, source: AvObject, target: AvObject) -> None:
         streams = [stream for stream in source.streams.audio if stream.codec_context is not None]
         self._target = target
         self._streams = {stream.index: target.add_stream_from_template(stream) for stream in streams}
-        self._packets: Iterator[Any] = iter(source.demux(streams)) if streams else iter(())
+        self._packets: Iterator[AvObject] = iter(source.demux(streams)) if streams else iter(())
         self._waiting: Any = None
         self._from_s = float("-inf")
 

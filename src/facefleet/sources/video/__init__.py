@@ -3,5 +3,18 @@
 from facefleet.sources.video.file import Position, VideoFile
 from facefleet.sources.video.frame import Damage, VideoFrame, VideoInfo
 from facefleet.sources.video.sampling import Sampling
+from facefleet.sources.video.stream import LiveStream, StreamOptions, StreamState, StreamStatus, is_live
 
-__all__ = ["Damage", "Position", "Sampling", "VideoFile", "VideoFrame", "VideoInfo"]
+__all__ = [
+    "Damage",
+    "LiveStream",
+    "Position",
+    "Sampling",
+    "StreamOptions",
+    "StreamState",
+    "StreamStatus",
+    "VideoFile",
+    "VideoFrame",
+    "VideoInfo",
+    "is_live",
+]

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from facefleet.decode.ffmpeg import AvObject
 from facefleet.errors import CorruptVideoError
 from facefleet.sources.video.frame import Damage, VideoFrame, VideoInfo
 from facefleet.sources.video.picture import Developer, change, orientation, thumbnail
@@ -136,8 +137,8 @@ class VideoFile:
         self._note_missing()
 
     def _given(
-        self, frame: Any, index: int, time_s: float, sampler: Sampler
-    ) -> tuple[VideoFrame, Position] | None:  # PyAV is untyped
+        self, frame: AvObject, index: int, time_s: float, sampler: Sampler
+    ) -> tuple[VideoFrame, Position] | None:
         wanted = sampler.due(index, time_s)
         thumb = thumbnail(frame)
         # Between key frames a scene changes anyway; elsewhere a cut is what happens from one frame to the next.
@@ -152,7 +153,7 @@ class VideoFile:
         given = VideoFrame(index, frame.pts, time_s, image, bool(frame.key_frame), bool(frame.is_corrupt), cut)
         return given, Position(index, frame.pts, sampler.state, thumb.tobytes().hex(), asdict(self.damage))
 
-    def _from(self, from_s: float) -> Iterator[Any]:
+    def _from(self, from_s: float) -> Iterator[AvObject]:
         """Frames from the beginning, or from a key frame before the place where to begin."""
         if self._after is not None:
             return self._reader.frames(self._after.pts)
@@ -176,7 +177,7 @@ class VideoFile:
                 self.damage.first_s, self.damage.reason = reader.last_s, "the file ends early"
             self.damage.missing_s = round(missing, 3)
 
-    def _information(self, first: Any) -> VideoInfo:
+    def _information(self, first: AvObject) -> VideoInfo:
         stream, container = self._reader.stream, self._reader.container
         turned = orientation(first)[0] == 0
         size = (first.height, first.width) if turned else (first.width, first.height)

@@ -11,8 +11,8 @@ from typing import Any
 import cv2
 import numpy as np
 
+from facefleet.decode.ffmpeg import AvObject, load
 from facefleet.errors import ImageTooLargeError
-from facefleet.decode.ffmpeg import load
 from facefleet.types import RGBArray, U8Array
 
 _UNSPECIFIED = (2, 3)  # AVCOL_SPC_UNSPECIFIED and RESERVED, ISO/IEC 23091-2
@@ -38,7 +38,7 @@ class Developer:
         self._scaler = av.video.reformatter.VideoReformatter()
         self._high, self._standard = av.video.reformatter.Colorspace.ITU709, av.video.reformatter.Colorspace.ITU601
 
-    def rgb(self, frame: Any) -> RGBArray:  # noqa: ANN401  # PyAV is untyped here
+    def rgb(self, frame: AvObject) -> RGBArray:
         """(h, w, 3) uint8 RGB, upright, contiguous.
 
         Raises:
@@ -56,7 +56,7 @@ class Developer:
         return upright(converted.to_ndarray(), orientation(frame))
 
 
-def orientation(frame: Any) -> tuple[int, int, int, int]:  # noqa: ANN401  # PyAV is untyped here
+def orientation(frame: AvObject) -> tuple[int, int, int, int]:
     """Signs (a, b, c, d) of a frame's display matrix: x' = a x + c y, y' = b x + d y. Upright: (1, 0, 0, 1).
 
     Angles between multiples of 90 degrees go to the nearest one.
@@ -73,14 +73,14 @@ def orientation(frame: Any) -> tuple[int, int, int, int]:  # noqa: ANN401  # PyA
 def upright(pixels: RGBArray, signs: tuple[int, int, int, int]) -> RGBArray:
     """Turn and mirror (h, w, 3) as a display matrix says; see `orientation`."""
     a, b, c, d = signs
-    if b or c:
-        pixels, a, d = cv2.transpose(pixels), c, b
-    if a < 0 or d < 0:
-        pixels = cv2.flip(pixels, -1 if a < 0 and d < 0 else 1 if a < 0 else 0)
-    return np.ascontiguousarray(pixels)
+    across, down = (c, b) if b or c else (a, d)
+    turned = np.asarray(cv2.transpose(pixels) if b or c else pixels, np.uint8)
+    if across < 0 or down < 0:
+        turned = np.asarray(cv2.flip(turned, -1 if across == down else 1 if across < 0 else 0), np.uint8)
+    return np.ascontiguousarray(turned)
 
 
-def thumbnail(frame: Any) -> U8Array:  # noqa: ANN401  # PyAV is untyped here
+def thumbnail(frame: AvObject) -> U8Array:
     """(18, 32) uint8 brightness of a frame, without converting all of it: what scene changes are seen by."""
     plane, component = frame.planes[0], frame.format.components[0]
     depth = component.bits
@@ -89,7 +89,7 @@ def thumbnail(frame: Any) -> U8Array:  # noqa: ANN401  # PyAV is untyped here
         line = np.frombuffer(plane, kind).reshape(-1, plane.line_size // step)[: frame.height, : frame.width]
         rows = np.ascontiguousarray(line[:: max(1, frame.height // _ROWS)])  # all of them would cost a millisecond
         small = cv2.resize(rows, _THUMB, interpolation=cv2.INTER_AREA)
-        return (small >> (depth - 8)).astype(np.uint8) if depth > 8 else small
+        return (small >> (depth - 8)).astype(np.uint8) if depth > 8 else small.astype(np.uint8, copy=False)
     return np.asarray(frame.reformat(width=_THUMB[0], height=_THUMB[1], format="gray").to_ndarray())
 
 

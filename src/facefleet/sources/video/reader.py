@@ -10,10 +10,9 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from facefleet.decode.ffmpeg import AvObject, explain, load
 from facefleet.errors import EmptyInputError, SourceError, UnsupportedFormatError
-from facefleet.decode.ffmpeg import explain, load
 from facefleet.sources.video.frame import Damage
 
 _LOCAL_ONLY = {"protocol_whitelist": "file,crypto,data"}  # a playlist must not lead elsewhere
@@ -59,7 +58,7 @@ class Reader:
         """Close the file."""
         self.container.close()
 
-    def frames(self, target: int | None = None) -> Iterator[Any]:
+    def frames(self, target: int | None = None) -> Iterator[AvObject]:
         """Decoded frames, from the beginning or from a key frame at or before `target`.
 
         Where the file has no usable index, it is read from its beginning.
@@ -83,7 +82,7 @@ class Reader:
             self.close()
             self._open()
 
-    def time_s(self, frame: Any) -> float:
+    def time_s(self, frame: AvObject) -> float:
         """Time of a frame in seconds."""
         return float(frame.pts * self.stream.time_base)
 
@@ -109,7 +108,7 @@ class Reader:
         self.packets: int | None = 0
         self._read = self._given = 0
 
-    def _choose(self) -> Any:  # noqa: ANN401  # PyAV is untyped
+    def _choose(self) -> AvObject:
         videos = [stream for stream in self.container.streams.video if not _is_cover(stream)]
         if not videos:
             raise UnsupportedFormatError(f"{self._name}: there is no video in it", hint="it may be sound only")
@@ -119,7 +118,7 @@ class Reader:
             raise UnsupportedFormatError(f"{self._name}: no decoder for its codec", hint="convert it to H.264 or AV1")
         return stream
 
-    def _decode(self, target: int | None) -> Iterator[Any]:
+    def _decode(self, target: int | None) -> Iterator[AvObject]:
         if target is None:
             yield from self._demux()
             return
@@ -133,7 +132,7 @@ class Reader:
         yield first
         yield from frames
 
-    def _seek(self, target: int) -> Iterator[Any]:
+    def _seek(self, target: int) -> Iterator[AvObject]:
         try:
             self.container.seek(target, stream=self.stream, backward=True)
         except self._av.error.FFmpegError:
@@ -141,7 +140,7 @@ class Reader:
         self.packets = None
         yield from self._demux()
 
-    def _demux(self) -> Iterator[Any]:
+    def _demux(self) -> Iterator[AvObject]:
         """Decoded frames; what cannot be decoded is noted and left out."""
         packets = self.container.demux(self.stream)
         while True:
@@ -183,5 +182,5 @@ class Reader:
         self.damage.frames += frames
 
 
-def _is_cover(stream: Any) -> bool:
+def _is_cover(stream: AvObject) -> bool:
     return "attached_pic" in str(getattr(stream, "disposition", "")).lower()
