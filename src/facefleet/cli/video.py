@@ -256,26 +256,35 @@ def _report(results: dict[str, VideoResult | FacefleetError], summary: str | Non
     from rich.table import Table
 
     rows: list[dict[str, Any]] = []
+    notes: list[str] = []
     table = Table(box=None)
-    for title in ("video", "frames", "faces", "tracks", "persons", "embedded", "s", "result"):
+    for title in ("video", "frames", "faces", "tracks", "persons", "embedded", "seconds", "result"):
         table.add_column(title, justify="left" if title in ("video", "result") else "right")
     good = problems = 0
     for name, result in results.items():
+        short = Path(name).name
         if isinstance(result, FacefleetError):
             rows.append({"input": name, "error": result.code, "message": result.message})
-            table.add_row(name, *[""] * 6, f"[red]{result.code}[/red]")
+            table.add_row(short, *[""] * 6, f"[red]{result.code}[/red]")
             continue
         good += 1
         rows.append(result.as_json())
-        said = "stopped: run it again to go on" if result.interrupted else result.output
-        if result.damage:
-            said += f"  [yellow]damaged: {result.damage}[/yellow]"
+        said = "ok"
         if result.failed_frames:
-            said += f"  [red]{sum(result.failed_frames.values())} frames failed[/red]"
-        problems += bool(result.damage or result.failed_frames or result.interrupted)
+            said = f"[red]{sum(result.failed_frames.values())} frames failed[/red]"
+        if result.damage:
+            said = "[yellow]damaged[/yellow]"
+            notes.append(f"{short}: {result.damage}")
+        if result.interrupted:
+            said = "stopped: run it again to go on"
+        problems += said != "ok"
         numbers = (result.frames, result.faces, len(result.tracks), result.persons, result.embedded)
-        table.add_row(name, *map(str, numbers), f"{result.seconds:.1f}", said)
-    Console(stderr=True, soft_wrap=True).print(table)
+        table.add_row(short, *map(str, numbers), f"{result.seconds:.1f}", said)
+        notes.append(f"{short}: {result.output}")
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False)
     _write_summary(json.dumps(rows, ensure_ascii=False), summary)
     if not good:
         return Exit.NOTHING_DONE

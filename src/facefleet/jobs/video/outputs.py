@@ -66,9 +66,11 @@ def write_outputs(
     def put(name: str, write: Callable[[Path], object]) -> None:
         part = output / f".part-{name}"
         with disk_errors(output / name):
-            if write(part) != 0:
-                part.replace(output / name)
-                written.append(name)
+            if write(part) == 0:  # nothing to show
+                part.unlink(missing_ok=True)
+                return
+            part.replace(output / name)
+            written.append(name)
 
     persons = {track.track: track.person for track in tracks}
     end_s = _last_time(segments, info)

@@ -7,6 +7,8 @@ job goes on after the last one. numpy archives without pickles: nothing in them 
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -126,10 +128,11 @@ class Segments:
         for number in range(self.count):
             path = self._folder / self._name(number)
             try:
-                with np.load(path, allow_pickle=False) as arrays:
-                    yield _segment(arrays)
-            except (OSError, ValueError, KeyError) as error:
+                with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+                    segment = _segment(arrays)
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
                 raise OutputError(f"{path}: {error}", hint="it is damaged: use --overwrite to start anew") from error
+            yield segment
 
 
 def _arrays(segment: Segment) -> dict[str, NDArray[Any]]:

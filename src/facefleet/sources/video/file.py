@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,14 +36,15 @@ class Position:
         pts: Its timestamp.
         sampler: State of the sampler after it.
         thumb: The frame's thumbnail, in hexadecimal.
-        damage: Damage met up to it.
+        damaged: Whether there was damage up to it: then the file is decoded from its beginning again, since what a
+            decoder makes up depends on what it has seen.
     """
 
     index: int
     pts: int
     sampler: dict[str, Any]
     thumb: str
-    damage: dict[str, Any]
+    damaged: bool
 
 
 class VideoFile:
@@ -85,7 +86,7 @@ class VideoFile:
             self.name,
             threads=self._threads,
             keyframes=self.sampling.keyframes,
-            damage=Damage(**self._after.damage) if self._after else Damage(),
+            damage=Damage(),
         )
         try:
             self._frames = self._reader.frames()
@@ -151,13 +152,13 @@ class VideoFile:
         height, width = pixels.shape[:2]
         image = Image(pixels, width, height, f"{self.name}@{time_s:.3f}s", "video")
         given = VideoFrame(index, frame.pts, time_s, image, bool(frame.key_frame), bool(frame.is_corrupt), cut)
-        return given, Position(index, frame.pts, sampler.state, thumb.tobytes().hex(), asdict(self.damage))
+        return given, Position(index, frame.pts, sampler.state, thumb.tobytes().hex(), bool(self.damage))
 
     def _from(self, from_s: float) -> Iterator[AvObject]:
         """Frames from the beginning, or from a key frame before the place where to begin."""
-        if self._after is not None:
+        if self._after is not None and not self._after.damaged:
             return self._reader.frames(self._after.pts)
-        if self.sampling.start_s:
+        if self.sampling.start_s and self._after is None:
             return self._reader.frames(math.floor(from_s / float(self._reader.stream.time_base)))
         return itertools.chain([self._first], self._frames)
 

@@ -102,7 +102,7 @@ class Reader:
             stack.pop_all()
         context = self.stream.codec_context
         context.thread_type = "SLICE" if self._serial else "AUTO"
-        context.thread_count = self._threads
+        context.thread_count = 1 if self._serial else self._threads  # one: what is made up is always the same
         if self._keyframes:
             context.skip_frame = "NONKEY"
         self.packets: int | None = 0
