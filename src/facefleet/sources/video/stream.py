@@ -278,13 +278,14 @@ class LiveStream:
             size = {"width": frame.width, "height": frame.height}
             self._status = replace(status, state=StreamState.LIVE, decoded=status.decoded + 1, dropped=dropped, **size)
             if wanted:
-                self._slot = (frame, index, now_s, self._cut)
+                skipped_cut = self._slot is not None and self._slot[3]
+                self._slot = (frame, index, now_s, self._cut or skipped_cut)
                 self._cut = False
         if wanted:
             self.ready.set()
 
     def _failed(self, error: FacefleetError) -> None:
-        _log.warning("%s", error)
+        _log.log(logging.DEBUG if error.message == self._status.error else logging.WARNING, "%s", error)
         self._change(state=StreamState.WAITING, failures=self._status.failures + 1, error=error.message)
 
     def _change(self, **values: Any) -> None:  # noqa: ANN401  # fields of the status
