@@ -43,7 +43,8 @@ def ffprobe() -> str:
 def probed(ffprobe: str, path: Path, stream: int) -> list[int]:
     """Timestamps of every frame, as ffprobe lists them."""
     fields = ["-select_streams", str(stream), "-show_entries", "frame=pts", "-of", "json"]
-    done = subprocess.run([ffprobe, "-v", "quiet", "-threads", "1", *fields, str(path)], capture_output=True, text=True)
+    command = [ffprobe, "-v", "quiet", "-threads", "1", *fields, str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     return [frame["pts"] for frame in json.loads(done.stdout)["frames"]]
 
 

@@ -98,17 +98,15 @@ class Tracker:
                 if not len(rows) or not len(columns):
                     continue
                 likeness = overlaps(_enlarged(predicted[rows], enlarge), _enlarged(boxes[columns], enlarge))
-                for row, column in self._pairs(likeness):
-                    free[rows[row]] = False
-                    tracks[columns[column]] = self._ids[rows[row]]
-                    self._take(int(rows[row]), boxes[columns[column]])
+                pairs = np.array(self._pairs(likeness), np.intp).reshape(-1, 2)
+                matched, seen = rows[pairs[:, 0]], columns[pairs[:, 1]]
+                free[matched] = False
+                tracks[seen] = self._ids[matched]
+                self._motion.update(matched, boxes[seen])
+                self._seen_s[matched] = self._now_s
+                self._missed[matched] = 0
         self._missed += free
         return tracks
-
-    def _take(self, row: int, box: F32Array) -> None:
-        self._motion.update(np.array([row]), box[None])
-        self._seen_s[row] = self._now_s
-        self._missed[row] = 0
 
     def _pairs(self, likeness: F32Array) -> list[tuple[int, int]]:
         """Rows and columns of the assignment with the highest sum, all at or above the least overlap."""

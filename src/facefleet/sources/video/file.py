@@ -20,6 +20,7 @@ from facefleet.decode.ffmpeg import AvObject
 from facefleet.errors import CorruptVideoError
 from facefleet.sources.video.frame import Damage, VideoFrame, VideoInfo
 from facefleet.sources.video.picture import Developer, change, orientation, thumbnail
+from facefleet.sources.video.plan import Plan, may_skip
 from facefleet.sources.video.reader import Reader
 from facefleet.sources.video.sampling import CUT, Sampler, Sampling
 from facefleet.types import Image, U8Array
@@ -126,21 +127,42 @@ class VideoFile:
         from_s = start + (sampling.start_s or 0) - 1e-6
         end_s = math.inf if sampling.end_s is None else start + sampling.end_s - 1e-6
         index = after.index if after else -1
-        for frame in self._from(from_s):
+        base = float(self._reader.stream.time_base)
+
+        def counts(pts: int) -> bool:
+            return (after is None or pts > after.pts) and (not sampling.start_s or pts * base >= from_s)
+
+        plan = None
+        if may_skip(sampling, self.info.codec, self._reader.container.format.name):
+            plan = Plan(sampling, lambda pts: pts * base, counts, index, sampler.state)
+        for frame in self._from(from_s, plan):
             time_s = self._reader.time_s(frame)
-            if (after is not None and frame.pts <= after.pts) or (sampling.start_s and time_s < from_s):
-                continue
+            if plan is not None:
+                planned = plan.take(frame.pts)
+                if planned is None:
+                    continue
+                index, wanted, state = planned.index, planned.wanted, planned.state
+            else:
+                if not counts(frame.pts):
+                    continue
+                index += 1
+                wanted, state = sampler.due(index, time_s), sampler.state
             if time_s >= end_s:
                 return
-            index += 1
-            if (given := self._given(frame, index, time_s, sampler)) is not None:
+            if (given := self._given(frame, index, time_s, sampler, wanted=wanted, state=state)) is not None:
                 yield given
         self._note_missing()
 
     def _given(
-        self, frame: AvObject, index: int, time_s: float, sampler: Sampler
+        self,
+        frame: AvObject,
+        index: int,
+        time_s: float,
+        sampler: Sampler,
+        *,
+        wanted: bool,
+        state: dict[str, Any],
     ) -> tuple[VideoFrame, Position] | None:
-        wanted = sampler.due(index, time_s)
         thumb = thumbnail(frame)
         # Between key frames a scene changes anyway; elsewhere a cut is what happens from one frame to the next.
         cut = self._before is not None and not self.sampling.keyframes and change(self._before, thumb) > CUT
@@ -152,14 +174,18 @@ class VideoFile:
         height, width = pixels.shape[:2]
         image = Image(pixels, width, height, f"{self.name}@{time_s:.3f}s", "video")
         given = VideoFrame(index, frame.pts, time_s, image, bool(frame.key_frame), bool(frame.is_corrupt), cut)
-        return given, Position(index, frame.pts, sampler.state, thumb.tobytes().hex(), bool(self.damage))
+        return given, Position(index, frame.pts, state, thumb.tobytes().hex(), bool(self.damage))
 
-    def _from(self, from_s: float) -> Iterator[AvObject]:
+    def _from(self, from_s: float, plan: Plan | None) -> Iterator[AvObject]:
         """Frames from the beginning, or from a key frame before the place where to begin."""
+        self._reader.plan = plan
         if self._after is not None and not self._after.damaged:
             return self._reader.frames(self._after.pts)
         if self.sampling.start_s and self._after is None:
             return self._reader.frames(math.floor(from_s / float(self._reader.stream.time_base)))
+        assert self._first is not None
+        if plan is not None:  # what was read before was not planned
+            return self._reader.frames(self._first.pts)
         return itertools.chain([self._first], self._frames)
 
     def _note_missing(self) -> None:

@@ -7,6 +7,7 @@ first sign of damage the file is opened again without them, and read on from the
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from facefleet.decode.ffmpeg import AvObject, explain, load
 from facefleet.errors import EmptyInputError, SourceError, UnsupportedFormatError
 from facefleet.sources.video.frame import Damage
+from facefleet.sources.video.plan import Plan
 
 _LOCAL_ONLY = {"protocol_whitelist": "file,crypto,data"}  # a playlist must not lead elsewhere
 
@@ -41,6 +43,7 @@ class Reader:
         damage: What was wrong so far.
         packets: Packets read so far; None when it did not begin at the beginning.
         last_s: Time of the last frame that was given.
+        plan: Which packets may be left out; None: none.
     """
 
     def __init__(self, name: str, *, threads: int, keyframes: bool, damage: Damage) -> None:
@@ -52,6 +55,7 @@ class Reader:
         self._start: int | None = None  # frames up to this one have been given before the file was opened again
         self.damage = damage
         self.last_s: float | None = None
+        self.plan: Plan | None = None
         self._open()
 
     def close(self) -> None:
@@ -106,6 +110,8 @@ class Reader:
         if self._keyframes:
             context.skip_frame = "NONKEY"
         self.packets: int | None = 0
+        if self.plan is not None:
+            self.plan.restart()
         self._read = self._given = 0
 
     def _choose(self) -> AvObject:
@@ -138,10 +144,10 @@ class Reader:
         except self._av.error.FFmpegError:
             return
         self.packets = None
+        self._read = self._given = 0
         yield from self._demux()
 
-    def _demux(self) -> Iterator[AvObject]:
-        """Decoded frames; what cannot be decoded is noted and left out."""
+    def _packets(self) -> Iterator[AvObject]:
         packets = self.container.demux(self.stream)
         while True:
             try:
@@ -151,9 +157,41 @@ class Reader:
             except self._av.error.FFmpegError as error:
                 self._note(str(error.strerror))
                 return
-            self._read += packet.size > 0
             if self.packets is not None:
                 self.packets += packet.size > 0
+            yield packet
+
+    def _planned(self, plan: Plan) -> Iterator[AvObject]:
+        """Packets, each after the decoder was told whether its frame may be left out."""
+        waiting: deque[AvObject] = deque()
+        packets = self._packets()
+        more, last = True, None
+        while more or waiting:
+            while more and not (waiting and plan.settled(waiting[0].pts)):
+                packet = next(packets, None)
+                if packet is None or not packet.size:
+                    more, last = False, packet
+                    plan.finish()
+                elif packet.pts is not None and not packet.is_discard:
+                    plan.see(packet.pts)
+                    waiting.append(packet)
+                else:
+                    yield packet
+            if waiting:
+                packet = waiting.popleft()
+                wanted = plan.wants(packet.pts)
+                self._read += wanted
+                self.stream.codec_context.skip_frame = "DEFAULT" if wanted else "NONREF"
+                yield packet
+        if last is not None:  # the empty packet that makes the decoder give what it holds back
+            yield last
+
+    def _demux(self) -> Iterator[AvObject]:
+        """Decoded frames; what cannot be decoded is noted and left out."""
+        plan = self.plan
+        for packet in self._packets() if plan is None else self._planned(plan):
+            if plan is None:
+                self._read += packet.size > 0
             try:
                 frames = packet.decode()
             except self._av.error.FFmpegError as error:
@@ -164,7 +202,7 @@ class Reader:
                     frame.pts = frame.dts if frame.dts is not None else self._guess_pts()
                 if frame.is_corrupt:
                     self._note("damaged frame", frames=1)
-                self._given += 1
+                self._given += plan is None or plan.wants(frame.pts)
                 yield frame
 
     def _guess_pts(self) -> int:

@@ -85,9 +85,7 @@ def test_a_frame_that_fails_costs_no_other(clip: Path, tmp_path: Path) -> None:
 def test_stopped_it_goes_on_and_ends_the_same(clip: Path, tmp_path: Path) -> None:
     expected = job(clip, tmp_path / "calm")
     stop = threading.Event()
-    first = job(
-        clip, tmp_path / "out", stop=stop, progress=lambda state: stop.set() if state.frames == 40 else None
-    )
+    first = job(clip, tmp_path / "out", stop=stop, progress=lambda state: stop.set() if state.frames == 40 else None)
     assert (first.interrupted, first.frames) == (True, 40)
     assert not (tmp_path / "out/faces.parquet").exists()
     engine = SquareEngine()

@@ -92,7 +92,14 @@ def test_where_the_engine_is_full_frames_are_left_out(server: Http, tmp_path: Pa
     engine = Counting(stop, 9)
     engine.full = 4
     result = watch(
-        [server.address], tmp_path, engine, embed_colors, options=OPTIONS, stream_options=QUICK, stop=stop, duration_s=60
+        [server.address],
+        tmp_path,
+        engine,
+        embed_colors,
+        options=OPTIONS,
+        stream_options=QUICK,
+        stop=stop,
+        duration_s=60,
     )
     assert result.failed_frames == 4
     assert result.frames >= 5

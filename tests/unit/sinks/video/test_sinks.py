@@ -39,7 +39,9 @@ def test_boxes_lie_between_those_that_were_seen() -> None:
     times = np.array([0.0, 1.0, 2.0, 1.0])
     boxes = np.array([[0, 0, 10, 10], [10, 0, 20, 10], [10, 20, 20, 30], [50, 50, 60, 60]], np.float32)
     overlay = Overlay(times, boxes, np.array([3, 3, 3, -1]), hold_s=0.5)
-    moments = {t: {(p.track, tuple(p.box.tolist()), p.held) for p in overlay.at(t)} for t in (0.0, 0.25, 1.0, 1.5, 2.25, 2.6)}
+    moments = {
+        t: {(p.track, tuple(p.box.tolist()), p.held) for p in overlay.at(t)} for t in (0.0, 0.25, 1.0, 1.5, 2.25, 2.6)
+    }
     assert moments[0.0] == {(3, (0, 0, 10, 10), False)}
     assert moments[0.25] == {(3, (2.5, 0, 12.5, 10), False)}
     assert moments[1.0] == {(3, (10, 0, 20, 10), False), (-1, (50, 50, 60, 60), False)}
@@ -183,7 +185,15 @@ def test_a_contact_sheet_shows_each_person_once(tmp_path: Path) -> None:
     rows = []
     for number in range(11):
         PILImage.new("RGB", (112, 112), (20 * number, 200, 30)).save(tmp_path / f"chips/{number}.png")
-        rows.append(track(number, f"person {min(number, 9)} with a rather long name", number, number + 1, chip=f"chips/{number}.png"))
+        rows.append(
+            track(
+                number,
+                f"person {min(number, 9)} with a rather long name",
+                number,
+                number + 1,
+                chip=f"chips/{number}.png",
+            )
+        )
     rows.append(track(11, "unknown", 0, 9))
     assert contact_sheet(tmp_path / "sheet.png", tmp_path, rows) == 10
     with PILImage.open(tmp_path / "sheet.png") as sheet:

@@ -21,8 +21,10 @@ from facefleet.errors import (
 )
 from facefleet.sources.video import Sampling, VideoFile
 from facefleet.sources.video.picture import change, upright
+from facefleet.sources.video.plan import Plan
 from tests.unit.sources.video.make import squares, write_video
 
+SMALL = np.zeros((18, 32), np.uint8)
 UNEVEN = [250, 290, 330, 900, 910, 950, 2000, 2040, 2041, 2300, 2340, 2400, 3000, 3100, 3140, 3150, 3190, 3200]
 
 
@@ -49,7 +51,8 @@ def test_frames_are_numbered_and_upright_rgb(uneven: Path) -> None:
         assert not video.damage
     assert [frame.index for frame in frames] == list(range(len(UNEVEN)))
     red = frames[0].image.pixels[30, 25].astype(int)
-    assert red[0] > 180 and red[1:].max() < 90
+    assert red[0] > 180
+    assert red[1:].max() < 90
 
 
 def test_ranges_count_from_the_beginning_and_leave_out_their_end(uneven: Path) -> None:
@@ -203,7 +206,50 @@ def test_every_error_of_ffmpeg_has_a_meaning() -> None:
         error = kind(1, "what FFmpeg says", "somewhere")
         assert "clip.mp4" in ffmpeg.explain(error, "clip.mp4").message
         live = ffmpeg.explain(error, "clip.mp4", live=True)
-        assert isinstance(live, StreamError) and live.retryable
+        assert isinstance(live, StreamError)
+        assert live.retryable
     assert isinstance(ffmpeg.explain(av.error.ExitError(1, "x"), "s", live=True), StreamTimeoutError)
     assert isinstance(ffmpeg.explain(av.error.InvalidDataError(1, "x"), "s"), CorruptVideoError)
     assert isinstance(ffmpeg.explain(av.error.DecoderNotFoundError(1, "x"), "s"), UnsupportedFormatError)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(every=3), Sampling(every=7), Sampling(fps=3), Sampling(fps=9, start_s=0.5)]
+)
+def test_frames_nobody_needs_are_not_decoded_and_the_others_are_the_same(
+    tmp_path: Path, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "clip.mp4", squares(80), gop=30)
+    with VideoFile(path) as video:
+        whole = {frame.pts: frame.image.pixels for frame in video}
+    decoded: list[int] = []
+    monkeypatch.setattr("facefleet.sources.video.file.thumbnail", lambda frame: (decoded.append(frame.pts), SMALL)[1])
+    with VideoFile(path, sampling) as video:
+        given = list(video)
+    monkeypatch.setattr("facefleet.sources.video.file.may_skip", lambda *_: False)
+    with VideoFile(path, sampling) as video:
+        plain = list(video)
+    assert [(frame.index, frame.pts) for frame in given] == [(frame.index, frame.pts) for frame in plain]
+    assert all(np.array_equal(frame.image.pixels, whole[frame.pts]) for frame in given)
+    assert len(decoded[: -len(plain)]) < len(whole)
+
+
+def test_a_plan_goes_on_after_packets_are_read_again() -> None:
+    """Decoding order as of B-frames; after damage the file is opened again, and read from an earlier key frame."""
+    order = [0, 40, 10, 20, 30, 80, 50, 60, 70, 120, 90, 100, 110]
+    plan = Plan(Sampling(every=3), lambda pts: pts / 1000, lambda _: True, -1, None)
+
+    def read() -> None:
+        for pts in order:
+            plan.see(pts)
+        plan.finish()
+
+    read()
+    assert [pts for pts in sorted(order) if plan.wants(pts)] == [0, 30, 60, 90, 120]
+    taken = [plan.take(pts) for pts in (0, 10, 30, 40)]
+    assert [each.index for each in taken if each] == [0, 1, 3, 4]
+    plan.restart()
+    read()
+    assert plan.take(30) is None
+    rest = [plan.take(pts) for pts in (50, 60, 90, 120)]
+    assert [(each.index, each.wanted) for each in rest if each] == [(5, False), (6, True), (9, True), (12, True)]
