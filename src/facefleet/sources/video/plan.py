@@ -69,7 +69,7 @@ class Plan:
         self._sampling = sampling
         self._time_s = time_s
         self._counts = counts
-        self._index = index
+        self._index, self._first = index, (index, state)
         self._sampler = Sampler(sampling, state)
         self._last: Planned | None = None
         self._heap: list[int] = []
@@ -82,9 +82,8 @@ class Plan:
         self._heap, self._settled_to = [], None
         self._coming.clear()
         self._wanted.clear()
-        if self._last is not None:
-            self._index = self._last.index
-            self._sampler = Sampler(self._sampling, self._last.state)
+        self._index, state = self._first if self._last is None else (self._last.index, self._last.state)
+        self._sampler = Sampler(self._sampling, state)
 
     def see(self, pts: int) -> None:
         """A packet was read."""

@@ -21,7 +21,7 @@ from tests.unit.sources.video.make import squares, write_video
 SERVER = Path(__file__).with_name("rtsp_server.py")
 SYSTEM_PYTHON = "/usr/bin/python3"
 QUICK = StreamOptions(open_timeout_s=5, read_timeout_s=0.7, stall_s=5, first_wait_s=0.1, most_wait_s=0.5)
-APT = "gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-ugly python3-gi"
+APT = "gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good gstreamer1.0-plugins-ugly python3-gi"
 
 
 def free_port() -> int:
