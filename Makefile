@@ -18,7 +18,7 @@ test-torch: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e ".[torch]"
 	FACEFLEET_REQUIRE=torch $(BIN)/python -m pytest -m "not slow" \
-	  tests/unit/models tests/unit/backends tests/contract/test_backends.py tests/parity/test_engines.py tests/docs
+	  tests/unit/models tests/unit/backends tests/unit/ops/cuda tests/contract/test_backends.py tests/parity/test_engines.py tests/docs
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

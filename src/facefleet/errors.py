@@ -41,9 +41,22 @@ FacefleetError
 │   └── QuarantinedError        this item ended or hung so many workers that it is not tried again
 ├── CancelledError              the caller took the item back
 ├── ClosedError                 the engine was closed
-└── JobError                    a job as a whole
-    ├── OutputExistsError       the output belongs to another job or other settings
-    └── OutputError             the output cannot be written
+├── JobError                    a job as a whole
+│   ├── OutputExistsError       the output belongs to another job or other settings
+│   └── OutputError             the output cannot be written
+├── GalleryError                a gallery of known people
+│   ├── GalleryNotFoundError    there is none at that path
+│   ├── GalleryExistsError      there is one already
+│   ├── GalleryBusyError        another process writes to it (retryable)
+│   ├── GalleryCorruptError     what is stored is not what was written
+│   ├── GalleryWriteError       the disk does not take it
+│   ├── PipelineMismatchError   embeddings of another model, aligner or detector
+│   ├── PersonNotFoundError     no person or sample of that id or name, or several of that name
+│   ├── InvalidEmbeddingError   not finite, zero, or of another dimension
+│   ├── ExchangeError           a file that cannot be imported
+│   ├── EraseIncompleteError    erased, but traces are left for now (retryable)
+│   └── SearchUnavailableError  the index's server is away (retryable)
+└── CacheError                  the feature cache cannot be used
 
 InternalError stands outside the tree: it is a bug of facefleet's and should be reported.
 
@@ -363,6 +376,87 @@ class OutputError(JobError):
     """The output cannot be written."""
 
     code = "output"
+
+
+class GalleryError(FacefleetError):
+    """A gallery cannot do what is asked."""
+
+    code = "gallery"
+
+
+class GalleryNotFoundError(GalleryError):
+    """There is no gallery at that path."""
+
+    code = "gallery_not_found"
+
+
+class GalleryExistsError(GalleryError):
+    """There is a gallery at that path already."""
+
+    code = "gallery_exists"
+
+
+class GalleryBusyError(GalleryError):
+    """Another process has been writing for longer than one waits."""
+
+    code = "gallery_busy"
+    retryable = True
+
+
+class GalleryCorruptError(GalleryError):
+    """What is stored is not what was written."""
+
+    code = "gallery_corrupt"
+
+
+class GalleryWriteError(GalleryError):
+    """The disk does not take what is written."""
+
+    code = "gallery_write"
+
+
+class PipelineMismatchError(GalleryError):
+    """Embeddings made by another model, aligner or detector, or compared by another metric."""
+
+    code = "pipeline_mismatch"
+
+
+class PersonNotFoundError(GalleryError):
+    """No person or sample of that id or name, or several people of that name."""
+
+    code = "person_not_found"
+
+
+class InvalidEmbeddingError(GalleryError):
+    """A vector that is not finite, zero, or of another dimension."""
+
+    code = "invalid_embedding"
+
+
+class ExchangeError(GalleryError):
+    """A file that cannot be imported."""
+
+    code = "exchange"
+
+
+class EraseIncompleteError(GalleryError):
+    """A person was erased, but traces are still on the disk: something is still reading the old state."""
+
+    code = "erase_incomplete"
+    retryable = True
+
+
+class SearchUnavailableError(GalleryError):
+    """The server that holds the index does not answer."""
+
+    code = "search_unavailable"
+    retryable = True
+
+
+class CacheError(FacefleetError):
+    """The feature cache cannot be used."""
+
+    code = "cache"
 
 
 class InternalError(Exception):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from facefleet.backends.base import Runner
+from facefleet.backends.faults import device_error
 from facefleet.backends.pictures import with_picture_input
-from facefleet.errors import BackendError, BackendUnavailableError, InferenceError, OutOfMemoryError
+from facefleet.errors import BackendError, BackendUnavailableError
 from facefleet.types import F32Array, U8Array
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ class OnnxRuntimeRunner(Runner):
                 for start in range(0, len(pictures), step)
             ]
         except Exception as error:  # as above
-            kind = OutOfMemoryError if "alloc" in str(error).lower() else InferenceError
-            raise kind(f"onnxruntime failed on {self.model.name}: {error}") from error
+            raise device_error(f"onnxruntime failed on {self.model.name}", message=str(error)) from error
         if len(parts) == 1:
             return tuple(np.asarray(output, np.float32) for output in parts[0])
         return tuple(np.concatenate(outputs).astype(np.float32, copy=False) for outputs in zip(*parts, strict=True))

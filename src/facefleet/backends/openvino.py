@@ -20,7 +20,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from facefleet.backends.base import ANY_SIZE, Runner
-from facefleet.errors import BackendError, BackendUnavailableError, InferenceError, OutOfMemoryError
+from facefleet.backends.faults import device_error
+from facefleet.errors import BackendError, BackendUnavailableError
 from facefleet.types import F32Array, U8Array
 
 if TYPE_CHECKING:
@@ -185,8 +186,7 @@ class OpenVinoRunner(Runner):
             request.infer({0: ov.Tensor(pictures, shared_memory=True)})
             return tuple(np.array(output.data, np.float32) for output in request.output_tensors)
         except RuntimeError as error:
-            kind = OutOfMemoryError if "alloc" in str(error).lower() else InferenceError
-            raise kind(f"openvino failed on {self.model.name}: {error}") from error
+            raise device_error(f"openvino failed on {self.model.name}", message=str(error)) from error
         finally:
             requests.put(request)
 

@@ -202,6 +202,10 @@ class Batcher(Generic[T]):
         """When the item that has waited longest was added; infinite when nothing is pending."""
         return min((group.oldest() for group in self._groups.values()), default=math.inf)
 
+    def age(self, now: float) -> float:
+        """How long the item that has waited longest has waited; 0.0 when nothing is pending."""
+        return now - self.oldest() if self._count else 0.0
+
     def wake_at(self) -> float | None:
         """When `take` or `expire` may have something new to say without a new arrival; None: never."""
         while self._deadlines and self._deadlines[0][2].state is not TicketState.PENDING:

@@ -17,7 +17,10 @@ from facefleet.cli.exits import Exit, command, say
 from facefleet.telemetry import configure_logging
 
 if TYPE_CHECKING:
+    from facefleet.config import Settings
     from facefleet.jobs import JobSummary, Progress
+    from facefleet.jobs.analyzer import Analyzer
+    from facefleet.pipeline import Engine
     from facefleet.sinks import PictureSink
 
 _OUTPUT = "Output"
@@ -65,12 +68,13 @@ def extract(
     sets: options.Set = None,
     config: options.Config = None,
     verbose: options.Verbose = False,
+    log_format: options.LogFormat = "human",
 ) -> Exit:
     """Write every face of the photos: box, landmarks, score, embedding.
 
     Run it again to go on where it was stopped or killed; photos that are done are not done twice.
     """
-    configure_logging(verbose=verbose)
+    configure_logging(verbose=verbose, format=options.log_format(log_format))
     loaded = options.effective(
         config=config,
         sets=sets,
@@ -105,11 +109,16 @@ def extract(
         pictures.append(ChipsSink(chips))
     if draw is not None:
         pictures.append(DrawSink(draw, Decoder(loaded.settings.decode)))
-    with Engine(loaded.settings) as engine, stopping() as stop, _progress(inputs or [], chosen) as progress:
+    with (
+        Engine(loaded.settings) as engine,
+        _cached(engine, loaded.settings) as analyzer,
+        stopping() as stop,
+        _progress(inputs or [], chosen) as progress,
+    ):
         result = run_job(
             source,
             output,
-            engine,
+            analyzer,
             loaded.settings.job,
             pictures=pictures,
             overwrite=overwrite,
@@ -120,6 +129,25 @@ def extract(
     if result.failed and result.failed == result.inputs:
         return Exit.NOTHING_DONE
     return Exit.SOME_FAILED if result.failed or result.interrupted else Exit.DONE
+
+
+@contextmanager
+def _cached(engine: Engine, settings: Settings) -> Iterator[Analyzer]:
+    """The engine, behind the cache if there is one."""
+    from facefleet.cache import CachedEngine, open_cache
+
+    cache = open_cache(settings.cache)
+    if cache is None:
+        yield engine
+        return
+    cached = CachedEngine(engine, cache, settings.cache, decode=settings.decode, window=settings.batch.max_images)
+    try:
+        yield cached
+        stats = cached.stats()
+        say(f"cache: {stats.hits} hits, {stats.shared} at once, {stats.misses} misses; {stats.entries} results kept")
+    finally:
+        cached.close()
+        cache.close()
 
 
 @contextmanager

@@ -10,7 +10,23 @@ from typing import Annotated
 import typer
 
 from facefleet import __version__
-from facefleet.cli import bench, build, config, convert, doctor, engines, extract, inspect, models, verify, video
+from facefleet.cli import (
+    bench,
+    build,
+    cluster,
+    config,
+    convert,
+    doctor,
+    engines,
+    extract,
+    gallery,
+    inspect,
+    models,
+    search,
+    top,
+    verify,
+    video,
+)
 
 _EPILOG = "Exit codes: 0 done, 1 some inputs failed or a problem was found, 2 usage, 3 nothing could be done."
 
@@ -25,11 +41,15 @@ app = typer.Typer(
 app.command("extract", epilog=_EPILOG)(extract.extract)
 app.command("video", epilog=_EPILOG)(video.video)
 app.command("verify", epilog=_EPILOG)(verify.verify)
+app.command("search", epilog=_EPILOG)(search.search)
+app.command("cluster", epilog=_EPILOG)(cluster.cluster)
 app.command("inspect", epilog=_EPILOG)(inspect.inspect)
 app.command("convert", epilog=_EPILOG)(convert.convert)
 app.command("build", epilog=_EPILOG)(build.build)
 app.command("doctor", epilog=_EPILOG)(doctor.doctor)
+app.command("top", epilog=_EPILOG)(top.top)
 app.add_typer(models.app, name="models", help="Model packs: list, install, show, verify, add.")
+app.add_typer(gallery.app, name="gallery", help="Known people: enrol, identify, verify, erase.")
 app.add_typer(engines.app, name="engines", help="Built engines: list, verify, prune.")
 app.add_typer(config.app, name="config", help="Settings: show what is in effect.")
 app.add_typer(bench.app, name="bench", help="Measure.")

@@ -10,6 +10,7 @@ import typer
 
 from facefleet.config import Loaded, load_settings
 from facefleet.errors import ConfigError
+from facefleet.telemetry.logs import FORMATS, Format
 
 _MODELS, _DETECT = "Models and runtime", "Detection"
 
@@ -37,6 +38,20 @@ Score = Annotated[float | None, typer.Option("--score", help="Least detector sco
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, KEY=VALUE; see `facefleet config show`.")]
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file to read instead of facefleet.toml.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what is chosen and done, on stderr.")]
+
+LogFormat = Annotated[str, typer.Option("--log-format", help="human or json.")]
+
+
+def log_format(name: str) -> Format:
+    """A format that there is.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    for known in FORMATS:
+        if known == name:
+            return known
+    raise ConfigError(f"--log-format {name!r}", hint=f"choose one of {', '.join(FORMATS)}")
 
 
 def effective(

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ from facefleet.telemetry import configure_logging
 
 if TYPE_CHECKING:
     from facefleet.jobs.video import VideoOptions, VideoOutputs, VideoProgress, VideoResult
+    from facefleet.tracks import Identifier
 
 _SAMPLING, _OUTPUT, _LIVE = "Which frames", "Output", "Live streams"
 
@@ -67,6 +68,7 @@ def video(
     best: Annotated[int, typer.Option(min=1, help="Faces a track that are embedded.")] = 3,
     min_faces: Annotated[int, typer.Option(min=1, help="Least faces of a track.")] = 2,
     same: Annotated[float | None, typer.Option(help="Least similarity of one person; default: the pack's.")] = None,
+    gallery: Annotated[Path | None, typer.Option(help="Gallery that names persons; see `facefleet gallery`.")] = None,
     duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.", rich_help_panel=_LIVE)] = None,
     pack: options.Pack = None,
     backend: options.Backend = None,
@@ -121,10 +123,23 @@ def video(
             threshold=same if same is not None else engine.manifest.embedder.threshold,
             max_pixels=loaded.settings.decode.max_pixels,
         )
-        if live:
-            return _watch(live, output, engine, embed, how, duration, stop, summary)
-        results = _files(inputs, output, engine, embed, how, chosen, jobs, stop, overwrite=overwrite)
+        with _known(gallery, engine.fingerprint) as known:
+            if live:
+                return _watch(live, output, engine, embed, how, known, duration, stop, summary)
+            results = _files(inputs, output, engine, embed, how, chosen, known, jobs, stop, overwrite=overwrite)
     return _report(results, summary)
+
+
+@contextmanager
+def _known(folder: Path | None, fingerprint: str) -> Iterator[Identifier | None]:
+    if folder is None:
+        yield None
+        return
+    from facefleet.gallery import Gallery
+    from facefleet.jobs.video import GalleryIdentifier
+
+    with closing(Gallery.open(folder)) as opened:
+        yield GalleryIdentifier(opened, fingerprint)
 
 
 def _files(
@@ -134,6 +149,7 @@ def _files(
     embed: Any,  # noqa: ANN401
     how: VideoOptions,
     chosen: VideoOutputs,
+    known: Identifier | None,
     jobs: int,
     stop: threading.Event,
     *,
@@ -153,6 +169,7 @@ def _files(
                 dimension=engine.dimension,
                 options=how,
                 outputs=chosen,
+                gallery=known,
                 overwrite=overwrite,
                 progress=update,
                 stop=stop,
@@ -215,6 +232,7 @@ def _watch(
     engine: Any,  # noqa: ANN401
     embed: Any,  # noqa: ANN401
     how: VideoOptions,
+    known: Identifier | None,
     duration: float | None,
     stop: threading.Event,
     summary: str | None,
@@ -225,7 +243,7 @@ def _watch(
         for status in statuses:
             say(str(status))
 
-    result = watch(names, output, engine, embed, options=how, duration_s=duration, stop=stop, tell=show)
+    result = watch(names, output, engine, embed, options=how, gallery=known, duration_s=duration, stop=stop, tell=show)
     _write_summary(json.dumps(result.as_json(), ensure_ascii=False), summary)
     say(f"tracks: {output / 'tracks.jsonl'}")
     return Exit.DONE if all(status.frames for status in result.streams) else Exit.SOME_FAILED

@@ -3,6 +3,7 @@
 from facefleet.config.load import Loaded, load_settings, setting_keys
 from facefleet.config.settings import (
     BatchSettings,
+    CacheSettings,
     DecodeSettings,
     DetectSettings,
     EmbedSettings,
@@ -14,6 +15,7 @@ from facefleet.config.threads import available_threads
 
 __all__ = [
     "BatchSettings",
+    "CacheSettings",
     "DecodeSettings",
     "DetectSettings",
     "EmbedSettings",

@@ -87,6 +87,7 @@ class RuntimeSettings:
         engines: Folder of engines that `facefleet build` made; those that fit are opened instead of compiling. ``int8``
             runs from there only. Empty: none.
         threads: Processor threads to use, 0 for min(affinity, cgroup quota).
+        status: Write once a second what the engine does into a file of this user's, for `facefleet top`.
     """
 
     backend: Backend = "auto"
@@ -96,6 +97,7 @@ class RuntimeSettings:
     precision: Precision = "auto"
     engines: str = ""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    status: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,24 @@ class JobSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """Results of pictures that were analyzed before.
+
+    Attributes:
+        path: File of the cache, or ``redis://...``; empty: none.
+        max_bytes: Most bytes of results held; a Redis server has its own limit.
+        key: What a picture is known by: the encoded ``bytes``, or the upright ``pixels``, which have to be decoded.
+        near_duplicate_bits: A picture whose 256-bit perceptual hash differs in at most so many bits from one of the
+            last few gets that one's result; for video. 0: off.
+    """
+
+    path: str = ""
+    max_bytes: Annotated[int, Field(ge=1 << 16)] = 1 << 30
+    key: Literal["bytes", "pixels"] = "bytes"
+    near_duplicate_bits: Annotated[int, Field(ge=0, le=64)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings.
 
@@ -145,3 +165,4 @@ class Settings:
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
     job: JobSettings = field(default_factory=JobSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)

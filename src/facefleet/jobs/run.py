@@ -30,7 +30,7 @@ from facefleet.sources import Inputs, SourceItem
 from facefleet.types import DeferredImage, Faces, ImageSource, Outcome
 
 _MAX_AGAIN = 10_000  # more failures than this wait for the next run
-_NOT_OF_RESULTS = ("threads", "chosen")  # what may differ from run to run while results are the same
+_NOT_OF_RESULTS = ("threads", "chosen", "device")  # what may differ from run to run while results are the same
 _FORMATS: dict[str, type[Table]] = {".parquet": ParquetTable, ".jsonl": JsonLinesTable, ".ndjson": JsonLinesTable}
 
 

@@ -28,6 +28,7 @@ from facefleet.models.guard import (
 from facefleet.models.prepare import CHUNK, FP32_CONVOLUTIONS, PreparedModel, prepare_detector, prepare_embedder
 from facefleet.ops.letterbox import round_up
 from facefleet.packs import DetectorSpec, EmbedderSpec, Manifest, Store
+from facefleet.telemetry.record import engine_rebuilt
 
 _log = logging.getLogger(__name__)
 _FP32 = tuple(str(count) for count in FP32_CONVOLUTIONS.values())
@@ -213,6 +214,7 @@ class _Loader:
         found = EngineStore(Path(folder)).match(spec, sides=sides)
         if found is None:
             _log.warning("no engine of %s in %s fits: it is compiled now", file.path.stem, precision)
+            engine_rebuilt(self.choice.backend)
             return None
         _log.info("%s: engine %s", role, found.folder)
         return found.folder

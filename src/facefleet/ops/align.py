@@ -21,7 +21,8 @@ TEMPLATE_112: NDArray[np.float64] = np.array(
 
 SIDE_PX = 112
 _BOX_TO_CHIP = 1.5  # without landmarks a chip shows the box's longer side this many times over
-_SCALE_LIMITS = (1e-3, 1e3)
+SCALE_LIMITS = (1e-3, 1e3)
+"""Transforms that shrink or enlarge more than this are not usable."""
 
 
 def alignment_matrices(landmarks: F32Array) -> tuple[F32Array, BoolArray]:
@@ -45,7 +46,7 @@ def alignment_matrices(landmarks: F32Array) -> tuple[F32Array, BoolArray]:
     spread = (np.abs(s_complex) ** 2).sum(axis=1)
     with np.errstate(all="ignore"):
         a = (np.conj(s_complex) * d_complex).sum(axis=1) / spread
-        usable = finite & np.isfinite(a) & (np.abs(a) > _SCALE_LIMITS[0]) & (np.abs(a) < _SCALE_LIMITS[1])
+        usable = finite & np.isfinite(a) & (np.abs(a) > SCALE_LIMITS[0]) & (np.abs(a) < SCALE_LIMITS[1])
         matrices = _similarity(a, source_mean, target_mean)
     matrices[~usable] = np.nan
     return matrices, usable
@@ -64,7 +65,7 @@ def box_matrices(boxes: F32Array) -> tuple[F32Array, BoolArray]:
     side = (corners[:, 1] - corners[:, 0]).max(axis=1) * _BOX_TO_CHIP
     with np.errstate(all="ignore"):
         a = SIDE_PX / side + 0j
-        usable = np.isfinite(a) & (np.abs(a) > _SCALE_LIMITS[0]) & (np.abs(a) < _SCALE_LIMITS[1])
+        usable = np.isfinite(a) & (np.abs(a) > SCALE_LIMITS[0]) & (np.abs(a) < SCALE_LIMITS[1])
         matrices = _similarity(a, corners.mean(axis=1), np.array([SIDE_PX / 2, SIDE_PX / 2]))
     matrices[~usable] = np.nan
     return matrices, usable

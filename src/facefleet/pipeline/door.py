@@ -10,8 +10,11 @@ import threading
 import time
 
 from facefleet.batching import Admission, Bounds
-from facefleet.errors import FacefleetError, QueueFullError
+from facefleet.errors import CancelledError, ClosedError, DeadlineError, FacefleetError, QueueFullError
 from facefleet.pipeline.photo import Photo
+from facefleet.telemetry import current
+from facefleet.telemetry.record import Answers
+from facefleet.types import Faces, Outcome
 
 
 class Door:
@@ -20,12 +23,15 @@ class Door:
     Args:
         max_images: Photos inside at a time.
         max_bytes: Bytes of their sources; one always fits.
+        answers: Counts how photos are answered; None inside a worker, whose parent counts.
     """
 
-    def __init__(self, *, max_images: int, max_bytes: int) -> None:
+    def __init__(self, *, max_images: int, max_bytes: int, answers: Answers | None = None) -> None:
+        self._answers = answers
         self._admission = Admission(Bounds(max_images, max_bytes))
         self._room = threading.Condition()
         self._shut: FacefleetError | None = None
+        self.images = self.faces = 0
 
     def enter(self, photo: Photo, *, wait: bool) -> None:
         """Let a photo in.
@@ -35,6 +41,8 @@ class Door:
             FacefleetError: What `shut` was given.
         """
         photo.entry_bytes = photo.source_bytes
+        photo.accepted_at = time.perf_counter()
+        photo.trace = current()
         with self._room:
             while True:
                 if self._shut is not None:
@@ -42,13 +50,22 @@ class Door:
                 try:
                     self._admission.enter(time.monotonic(), size_bytes=photo.entry_bytes, client=photo.client)
                     return
-                except QueueFullError:
+                except QueueFullError as error:
                     if not wait:
+                        if self._answers is not None:
+                            self._answers.answered(error)
                         raise
                     self._room.wait()
 
-    def leave(self, photo: Photo, *, served: bool) -> None:
-        """Let a photo out; exactly once for each that came in."""
+    def leave(self, photo: Photo, outcome: Outcome[Faces]) -> None:
+        """Let a photo out with its answer; exactly once for each that came in."""
+        error = outcome.error
+        served = not isinstance(error, (DeadlineError, ClosedError, CancelledError))
+        if self._answers is not None:
+            faces = 0 if outcome.value is None else len(outcome.value)
+            self._answers.answered(error, faces=faces, seconds=time.perf_counter() - photo.accepted_at)
+            self.images += error is None
+            self.faces += faces
         with self._room:
             now = time.monotonic()
             self._admission.leave(now, size_bytes=photo.entry_bytes, client=photo.client, served=served)

@@ -18,12 +18,14 @@ from typing import Any, Self
 
 from facefleet.batching import Priority
 from facefleet.config import Settings
-from facefleet.errors import ClosedError
+from facefleet.errors import ClosedError, FacefleetError
 from facefleet.packs import Manifest
 from facefleet.pipeline.choose import make_engine
 from facefleet.pipeline.fleet import FleetEngine
 from facefleet.pipeline.local import LocalEngine
 from facefleet.pipeline.photo import Photo
+from facefleet.pipeline.status import StatusReader
+from facefleet.telemetry.status import StatusWriter
 from facefleet.types import Faces, ImageSource, Outcome
 from facefleet.workers import WorkerStatus
 
@@ -48,6 +50,7 @@ class Engine:
         self._lock = threading.Lock()
         self._running: LocalEngine | FleetEngine | None = None
         self._facts: Mapping[str, Any] = {}
+        self._status: StatusWriter | None = None
 
     def open(self) -> None:
         """Load the models, check that they answer rightly, and start the workers; harmless when already open.
@@ -60,8 +63,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the workers and give everything back; photos still inside get a `ClosedError`."""
-        with self._lock:
-            running, self._running = self._running, None
+        running = self._take_down()
         if running is not None:
             running.close()
 
@@ -70,8 +72,7 @@ class Engine:
 
         What is not finished then gets a `ClosedError`.
         """
-        with self._lock:
-            running, self._running = self._running, None
+        running = self._take_down()
         if running is not None:
             running.drain(deadline_s)
 
@@ -101,7 +102,10 @@ class Engine:
             if old is not None:
                 old.drain(math.inf)
         self.settings, self._pack = settings, pack
-        self._facts = self._started().facts()
+        with self._lock:
+            if self._running is not None:
+                self._facts = self._running.facts()
+                self._show_status(self._running)
 
     def __enter__(self) -> Self:
         self.open()
@@ -257,6 +261,30 @@ class Engine:
         running = self._started()
         return running.status() if isinstance(running, FleetEngine) else []
 
+    def _take_down(self) -> LocalEngine | FleetEngine | None:
+        with self._lock:
+            running, self._running = self._running, None
+            status, self._status = self._status, None
+        if status is not None:
+            status.close()
+        return running
+
+    def _show_status(self, running: LocalEngine | FleetEngine) -> None:
+        """Let `facefleet top` see what is running; with the lock held."""
+        if self._status is not None:
+            self._status.close()
+            self._status = None
+        if not self.settings.runtime.status:
+            return
+        try:
+            writer = StatusWriter()
+        except (FacefleetError, OSError) as error:
+            _log.warning("`facefleet top` does not show this engine: %s", error)
+            return
+        device = self._facts["description"].get("device", "cpu")
+        writer.start(StatusReader(running, self._pack, device).read)
+        self._status = writer
+
     def _known(self) -> Mapping[str, Any]:
         self._started()
         return self._facts
@@ -268,5 +296,6 @@ class Engine:
                 running.open()
                 self._facts = running.facts()
                 self._running = running
+                self._show_status(running)
                 _log.info("engine ready: %s", ", ".join(f"{k}={v}" for k, v in self._facts["description"].items()))
             return self._running

@@ -18,14 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from facefleet.batching import BatchPolicy
+from facefleet.batching import BatchPolicy, LinearTime
 from facefleet.config import Settings
 from facefleet.decode import Decoder
-from facefleet.errors import CancelledError, ClosedError, DeadlineError, FacefleetError, InternalError
+from facefleet.errors import CancelledError, ClosedError, FacefleetError, InternalError
 from facefleet.pipeline.door import Door
 from facefleet.pipeline.handlers import EmbedHandler, PhotoHandler, for_device
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.wire import faces_of, photo_payload, travels
+from facefleet.telemetry.record import ANSWERS
 from facefleet.types import Faces, Outcome
 from facefleet.workers import Fleet, HandlerSpec, Payload, Work, WorkerSpec, WorkerStatus
 from facefleet.workers.placement import Placement, Rebalance, StageCosts
@@ -41,6 +42,7 @@ _FACES_ROOM = 64 << 10
 _VECTOR_ROOM = 4096
 _BALANCE_S = 5.0
 _LEAST_IMAGES = 50
+StageSeconds = dict[str, tuple[int, float]]
 _log = logging.getLogger(__name__)
 
 
@@ -70,9 +72,9 @@ class FleetEngine:
         self._settings = settings
         self._pack = pack
         self._devices = tuple(devices)
-        self._placement = placement
+        self.placement = placement
         batch = settings.batch
-        self._door = Door(max_images=batch.max_images * len(devices), max_bytes=batch.max_bytes)
+        self.door = Door(max_images=batch.max_images * len(devices), max_bytes=batch.max_bytes, answers=ANSWERS)
         self._decoder = Decoder(settings.decode)
         self._readers: ThreadPoolExecutor | None = None
         whole = BatchPolicy(1, 0.0)
@@ -112,12 +114,12 @@ class FleetEngine:
         self._stop(ClosedError("the engine is closing"), deadline_s)
 
     def _stop(self, why: ClosedError, deadline_s: float) -> None:
-        self._door.shut(why)
+        self.door.shut(why)
         self._stopping.set()
         if self._readers is not None:
             self._readers.shutdown()
         if deadline_s:
-            self._door.wait_empty(deadline_s)
+            self.door.wait_empty(deadline_s)
         self.fleet.close(deadline_s=0.0)
         if self._balancer is not None:
             self._balancer.join()
@@ -130,11 +132,11 @@ class FleetEngine:
         """
         with self._reloading:
             self._settings, self._pack = settings, pack
-            self.fleet.reload(self._specs(self._placement))
+            self.fleet.reload(self._specs(self.placement))
 
     def submit(self, photo: Photo, *, wait: bool = True) -> Future[Outcome[Faces]]:
         """As `Scheduler.submit`."""
-        self._door.enter(photo, wait=wait)
+        self.door.enter(photo, wait=wait)
         photo.future.add_done_callback(functools.partial(_taken_back, weakref.ref(self), weakref.ref(photo)))
         if travels(photo.source):
             self._send(photo)
@@ -175,10 +177,10 @@ class FleetEngine:
     def _watch_balance(self) -> None:
         """Move devices between the stages as the number of faces a photo moves."""
         assert self._balance is not None
-        before = self.stage_seconds()
+        before = self.stage_seconds(), self._embed_times()
         while not self._stopping.wait(_BALANCE_S):
-            now = self.stage_seconds()
-            costs = stage_costs(before, now)
+            now = self.stage_seconds(), self._embed_times()
+            costs = stage_costs(before[0], now[0], now[1] - before[1], self._settings.batch.embed)
             if costs is None:
                 continue
             before = now
@@ -187,10 +189,15 @@ class FleetEngine:
                 continue
             _log.info("placement %d+%d: %.2f faces a photo", placement.detect, placement.embed, costs.faces)
             with self._reloading, contextlib.suppress(ClosedError):
-                old = self._specs(self._placement)
+                old = self._specs(self.placement)
                 new = self._specs(placement)
-                self._placement = placement
+                self.placement = placement
                 self.fleet.reload([spec for spec, was in zip(new, old, strict=True) if spec.stage != was.stage])
+
+    def _embed_times(self) -> LinearTime:
+        """Of all embedding workers together."""
+        sums = (s.facts["times"] for s in self.fleet.status() if s.stage == EMBED and "times" in s.facts)
+        return functools.reduce(LinearTime.__add__, (LinearTime(*each) for each in sums), LinearTime())
 
     def take_back(self, photo: Photo) -> None:
         """The caller does not want it any more."""
@@ -311,29 +318,34 @@ class FleetEngine:
     def _answer(self, photo: Photo, outcome: Outcome[Faces]) -> None:
         """Give a photo its one answer."""
         self._works.pop(photo, None)
-        served = not isinstance(outcome.error, (DeadlineError, ClosedError, CancelledError))
-        self._door.leave(photo, served=served)
+        self.door.leave(photo, outcome)
         with contextlib.suppress(Exception):  # taken back at the same moment
             if photo.future.set_running_or_notify_cancel():
                 photo.future.set_result(outcome)
 
 
-def stage_costs(before: dict[str, tuple[int, float]], now: dict[str, tuple[int, float]]) -> StageCosts | None:
+def stage_costs(before: StageSeconds, now: StageSeconds, embedding: LinearTime, embed_batch: int) -> StageCosts | None:
     """What the stages cost between two looks at `stage_seconds`; None where too little was done to tell.
 
     Seconds are those that the stages were busy, so they hold for devices that work on one thing at a time; for others
     their ratio does.
+
+    Args:
+        before: Items and seconds by stage.
+        now: The same, later.
+        embedding: Batches of faces in between.
+        embed_batch: Faces a batch when there are enough: idle embedders run smaller ones, which cost more a face.
     """
 
     def passed(stage: str) -> tuple[int, float]:
         first, last = before.get(stage, (0, 0.0)), now.get(stage, (0, 0.0))
         return last[0] - first[0], last[1] - first[1]
 
-    images, faces = passed("align")[0], passed(EMBED)[0]
-    if images < _LEAST_IMAGES or faces < 1:
+    images = passed("align")[0]
+    if images < _LEAST_IMAGES or embedding.items < 1 or embedding.batches < 0:
         return None
     detect_s = sum(passed(stage)[1] for stage in ("load", "decode", "detect", "align"))
-    return StageCosts(detect_s / images, passed(EMBED)[1] / faces, faces / images)
+    return StageCosts(detect_s / images, embedding.item_s(embed_batch), embedding.items / images)
 
 
 def _taken_back(engine: weakref.ref[FleetEngine], photo: weakref.ref[Photo], future: Future[Any]) -> None:

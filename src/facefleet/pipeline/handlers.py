@@ -16,7 +16,7 @@ import numpy as np
 from facefleet.config import Settings
 from facefleet.errors import FacefleetError, InternalError
 from facefleet.models.embedders import Embedder
-from facefleet.models.load import load_models
+from facefleet.models.load import ROLES, load_models
 from facefleet.pipeline.local import LocalEngine
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.wire import faces_payload, photo_source, raw
@@ -36,7 +36,7 @@ class PhotoHandler(StreamHandler):
 
     def __init__(self, settings: Settings, pack: str, *, embed: bool = True) -> None:
         self._embed = embed
-        self._engine = LocalEngine(settings, pack, roles=("detector", "embedder") if embed else ("detector",))
+        self._engine = LocalEngine(settings, pack, roles=ROLES if embed else ("detector",), worker=True)
 
     def open(self) -> Mapping[str, Any]:
         """Load the models, as an engine does."""
@@ -48,8 +48,9 @@ class PhotoHandler(StreamHandler):
         self._engine.close()
 
     def facts(self) -> Mapping[str, Any]:
-        """Seconds by stage."""
-        return {"stage_seconds": self._engine.scheduler.stage_seconds()}
+        """Seconds by stage, and batches of the detector."""
+        scheduler = self._engine.scheduler
+        return {"stage_seconds": scheduler.stage_seconds(), "batches": scheduler.batches}
 
     def start(self, number: int, payload: Payload, reply: Reply) -> None:
         """Begin a photo; the parent decides about order and deadlines, so here all are alike."""
@@ -93,6 +94,10 @@ class EmbedHandler(BatchHandler):
     def close(self) -> None:
         """Give it back."""
         self._stack.close()
+
+    def size(self, payload: Payload) -> float:
+        """Faces."""
+        return float(payload.meta[0])
 
     def run(self, batch: Sequence[Payload]) -> Sequence[Outcome[Payload]]:
         """Embed: each payload holds the chips of some faces of one photo; meta is their shape."""

@@ -12,10 +12,12 @@ from typing import Any
 
 from facefleet.config import Settings
 from facefleet.models.load import ROLES, Role, load_models
+from facefleet.pipeline.door import Door
 from facefleet.pipeline.fingerprint import fingerprint
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.scheduler import Scheduler
 from facefleet.pipeline.stages import Stages
+from facefleet.telemetry.record import ANSWERS
 from facefleet.types import Faces, Outcome
 
 
@@ -26,12 +28,14 @@ class LocalEngine:
         settings: All options.
         pack: Name of the pack, or path of a manifest.
         roles: Which networks are opened.
+        worker: Whether this is inside a worker process, whose parent counts the answers.
     """
 
-    def __init__(self, settings: Settings, pack: str, *, roles: tuple[Role, ...] = ROLES) -> None:
+    def __init__(self, settings: Settings, pack: str, *, roles: tuple[Role, ...] = ROLES, worker: bool = False) -> None:
         self._settings = settings
         self._pack = pack
         self._roles = roles
+        self._answers = None if worker else ANSWERS
         self._resources = contextlib.ExitStack()
         self._facts: dict[str, Any] = {}
         self._scheduler: Scheduler | None = None
@@ -67,6 +71,7 @@ class LocalEngine:
                 embed_batch=batch.embed,
                 max_images=batch.max_images,
                 max_bytes=batch.max_bytes,
+                answers=self._answers,
             )
             stack.callback(self._scheduler.close)
             self._resources = stack.pop_all()
@@ -103,6 +108,15 @@ class LocalEngine:
     def stage_seconds(self) -> dict[str, tuple[int, float]]:
         """As `Scheduler.stage_seconds`."""
         return self.scheduler.stage_seconds()
+
+    def batches(self) -> int:
+        """Batches that the detector ran."""
+        return self.scheduler.batches
+
+    @property
+    def door(self) -> Door:
+        """Who is inside."""
+        return self.scheduler.door
 
     def queues(self) -> dict[str, int]:
         """As `Scheduler.queues`."""

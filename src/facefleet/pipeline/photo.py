@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -42,8 +43,10 @@ class Photo:
     client: Hashable = None
     name: str = ""
     future: Future[Outcome[Faces]] = field(default_factory=Future)
-    # the scheduler, on entry
+    # the door and the scheduler, on entry
     entry_bytes: int = 0
+    accepted_at: float = 0.0
+    trace: Any = None
     ticket: Ticket[Photo] | None = None
     # decode
     loaded: EncodedImage | Image | None = None
@@ -82,6 +85,7 @@ class DetectorInput:
     photo: Photo
     plan: Letterbox
     pixels: RGBArray
+    queued_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +94,7 @@ class FaceInput:
 
     photo: Photo
     row: int
+    queued_at: float = 0.0
 
     @property
     def pixels(self) -> RGBArray:

@@ -20,10 +20,13 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from facefleet.batching import Batcher, BatchPolicy, SizeLimit, run_batch
-from facefleet.errors import ClosedError, DeadlineError, DeviceLostError, FacefleetError, InternalError
+from facefleet.errors import CancelledError, ClosedError, DeadlineError, DeviceLostError, FacefleetError, InternalError
+from facefleet.pipeline.deadlines import Deadlines
 from facefleet.pipeline.door import Door
 from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
 from facefleet.pipeline.stages import Stages, assemble
+from facefleet.telemetry import InferenceLog, span
+from facefleet.telemetry.record import STAGES, Answers
 from facefleet.types import Faces, Outcome
 
 T = TypeVar("T", DetectorInput, FaceInput)
@@ -43,15 +46,24 @@ class Scheduler:
         embed_batch: Most faces an embedder batch.
         max_images: Photos inside at a time; `submit` waits beyond that.
         max_bytes: Budget for encoded and decoded photos; one always fits.
+        answers: Counts how photos are answered; None inside a worker, whose parent counts.
     """
 
     def __init__(
-        self, stages: Stages, *, workers: int, detect_batch: int, embed_batch: int, max_images: int, max_bytes: int
+        self,
+        stages: Stages,
+        *,
+        workers: int,
+        detect_batch: int,
+        embed_batch: int,
+        max_images: int,
+        max_bytes: int,
+        answers: Answers | None = None,
     ) -> None:
         self._stages = stages
         self._max_bytes = max_bytes
         self._changed = threading.Condition()
-        self._door = Door(max_images=max_images, max_bytes=max_bytes)
+        self.door = Door(max_images=max_images, max_bytes=max_bytes, answers=answers)
         self._new: Batcher[Photo] = Batcher(BatchPolicy(1, 0.0))
         self._loaded: deque[Photo] = deque()
         self._detect: Batcher[DetectorInput] = Batcher(BatchPolicy(detect_batch, _MAX_DELAY_S))
@@ -61,8 +73,10 @@ class Scheduler:
         self._idle = 0
         self._closed = False
         self._inside: set[Photo] = set()
+        self.batches = 0
         self._seconds: dict[str, list[float]] = {}
-        self._timer = _Deadlines(self._expire)
+        self._inference = InferenceLog()
+        self._timer = Deadlines(self._expire)
         self._threads = [
             threading.Thread(target=self._work, name=f"facefleet-{i}", daemon=True) for i in range(workers)
         ]
@@ -85,7 +99,7 @@ class Scheduler:
             ClosedError: The scheduler is closed.
             DeviceLostError: The device is gone; a new engine may have it again.
         """
-        self._door.enter(photo, wait=wait)
+        self.door.enter(photo, wait=wait)
         with self._changed:
             if not self._closed:
                 self._inside.add(photo)
@@ -93,15 +107,16 @@ class Scheduler:
                 photo.ticket = self._new.add(photo, now=now, priority=photo.priority, deadline=photo.deadline)
             self._changed.notify()
         if photo.ticket is None:
-            self._door.leave(photo, served=False)
-            raise ClosedError("the engine is closed")
+            closed = ClosedError("the engine is closed")
+            self.door.leave(photo, Outcome(error=closed))
+            raise closed
         if photo.deadline is not None:
             self._timer.set(photo.deadline)
         return photo.future
 
     def close(self) -> None:
         """Stop: work in progress ends, photos still inside get a `ClosedError`."""
-        self._door.shut(ClosedError("the engine is closed"))
+        self.door.shut(ClosedError("the engine is closed"))
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -114,8 +129,8 @@ class Scheduler:
 
     def drain(self, deadline_s: float) -> None:
         """Let nobody in any more, and wait until everybody inside has an answer, or until the deadline."""
-        self._door.shut(ClosedError("the engine is closing"))
-        self._door.wait_empty(deadline_s)
+        self.door.shut(ClosedError("the engine is closing"))
+        self.door.wait_empty(deadline_s)
 
     def stage_seconds(self) -> dict[str, tuple[int, float]]:
         """For each stage: items done, and seconds that workers were busy with it."""
@@ -123,10 +138,15 @@ class Scheduler:
             return {stage: (int(count), seconds) for stage, (count, seconds) in sorted(self._seconds.items())}
 
     def queues(self) -> dict[str, int]:
-        """How many items wait before each stage."""
+        """How many items wait before each stage; shows it in the metrics too."""
         with self._changed:
-            waiting = len(self._new) + len(self._loaded)
-            return {"decode": waiting, "detect": len(self._detect), "embed": len(self._embed)}
+            now = time.monotonic()
+            waiting = {"decode": len(self._new) + len(self._loaded)}
+            STAGES["decode"].queue(waiting["decode"], self._new.age(now))
+            for stage, batcher in (("detect", self._detect), ("embed", self._embed)):
+                waiting[stage] = len(batcher)
+                STAGES[stage].queue(len(batcher), batcher.age(now))
+            return waiting
 
     def _work(self) -> None:
         while True:
@@ -145,9 +165,9 @@ class Scheduler:
         """The next piece of work; called with the lock held."""
         now = time.monotonic()
         if faces := self._embed.take(now, expecting=True):
-            return self._embed_task(faces)
+            return self._embed_task(faces, now)
         if inputs := self._detect.take(now, expecting=True):
-            return self._detect_task(inputs)
+            return self._detect_task(inputs, now)
         if self._loaded and (not self._held_bytes or self._held_bytes + self._loaded[0].held_bytes <= self._max_bytes):
             photo = self._loaded.popleft()
             photo.counted_bytes = photo.held_bytes
@@ -156,41 +176,47 @@ class Scheduler:
         if not self._loaded and (photos := self._new.take(now)):
             return lambda: self._load(photos[0])
         if inputs := self._detect.take(now, at_most=self._share(len(self._detect))):
-            return self._detect_task(inputs)
+            return self._detect_task(inputs, now)
         if faces := self._embed.take(now, at_most=self._share(len(self._embed))):
-            return self._embed_task(faces)
+            return self._embed_task(faces, now)
         return None
 
     def _share(self, pending: int) -> int:
         """A part-filled batch is divided among the workers that have nothing else to do."""
         return -(-pending // (self._idle + 1)) or 1
 
-    def _detect_task(self, batch: Sequence[DetectorInput]) -> Task:
+    def _detect_task(self, batch: Sequence[DetectorInput], now: float) -> Task:
+        for item in batch:
+            STAGES["detect"].waited(now - item.queued_at)
         return lambda: self._detect_batch(batch)
 
-    def _embed_task(self, batch: Sequence[FaceInput]) -> Task:
+    def _embed_task(self, batch: Sequence[FaceInput], now: float) -> Task:
+        for item in batch:
+            STAGES["embed"].waited(now - item.queued_at)
         return lambda: self._embed_batch(batch)
 
     def _load(self, photo: Photo) -> None:
         if not photo.future.set_running_or_notify_cancel():
-            self._leave(photo, served=False)
+            self._leave(photo, Outcome(error=CancelledError("taken back")))
             return
         started = time.perf_counter()
         try:
-            photo.held_bytes = self._stages.load(photo)
+            with span("facefleet.load", photo.trace):
+                photo.held_bytes = self._stages.load(photo)
         except Exception as error:
             self._fail(photo, error)
             return
         with self._changed:
             if photo in self._inside:
                 self._loaded.append(photo)
-            self._count("load", 1, started)
+            self._count("load", started)
             self._changed.notify()
 
     def _decode(self, photo: Photo) -> None:
         started = time.perf_counter()
         try:
-            inputs = self._stages.decode(photo)
+            with span("facefleet.decode", photo.trace):
+                inputs = self._stages.decode(photo)
         except Exception as error:
             self._fail(photo, error)
             return
@@ -199,9 +225,10 @@ class Scheduler:
                 photo.awaiting_inputs = len(inputs)
                 now = time.monotonic()
                 for item in inputs:
+                    item.queued_at = now
                     shape = item.pixels.shape
                     self._detect.add(item, shape=shape, now=now, priority=photo.priority, deadline=photo.deadline)
-            self._count("decode", 1, started)
+            self._count("decode", started)
             self._changed.notify()
 
     def _detect_batch(self, batch: Sequence[DetectorInput]) -> None:
@@ -209,7 +236,7 @@ class Scheduler:
         self._run("detect", self._stages.detect, batch)
         complete = []
         with self._changed:
-            self._count("detect", len(batch), started)
+            self._count("detect", started, len(batch))
             for item in batch:
                 item.photo.awaiting_inputs -= 1
                 if not item.photo.awaiting_inputs and item.photo in self._inside:
@@ -220,7 +247,8 @@ class Scheduler:
     def _align(self, photo: Photo) -> None:
         started = time.perf_counter()
         try:
-            faces = self._stages.align(photo)
+            with span("facefleet.align", photo.trace):
+                faces = self._stages.align(photo)
         except Exception as error:
             self._fail(photo, error)
             return
@@ -232,8 +260,9 @@ class Scheduler:
                 photo.awaiting_faces = len(faces)
                 now = time.monotonic()
                 for face in faces:
+                    face.queued_at = now
                     self._embed.add(face, now=now, priority=photo.priority, deadline=photo.deadline)
-            self._count("align", 1, started)
+            self._count("align", started)
             self._changed.notify_all()
         if inside and not faces:
             self._finish(photo)
@@ -243,7 +272,7 @@ class Scheduler:
         self._run("embed", self._stages.embed, batch)
         complete = []
         with self._changed:
-            self._count("embed", len(batch), started)
+            self._count("embed", started, len(batch))
             for item in batch:
                 item.photo.awaiting_faces -= 1
                 if not item.photo.awaiting_faces and item.photo in self._inside:
@@ -259,14 +288,15 @@ class Scheduler:
                 run(wanted)
 
         try:
-            run_batch(still_wanted, batch, self._limits[stage], lambda item, error: self._fail(item.photo, error))
+            with span(f"facefleet.{stage}", batch=len(batch)):
+                run_batch(still_wanted, batch, self._limits[stage], lambda item, error: self._fail(item.photo, error))
         except DeviceLostError as error:
             self._give_up(error)
 
     def _give_up(self, error: DeviceLostError) -> None:
         """The device is gone: everybody inside is told, and nobody comes in any more."""
         _log.error("the device is lost: %s", error)
-        self._door.shut(error)
+        self.door.shut(error)
         for photo in tuple(self._inside):
             self._fail(photo, error)
 
@@ -297,12 +327,11 @@ class Scheduler:
     def _answer(self, photo: Photo, outcome: Outcome[Faces]) -> None:
         """Give a photo its one answer."""
         future = photo.future
-        served = not isinstance(outcome.error, (DeadlineError, ClosedError))
-        waited_for = self._leave(photo, served=served) and not future.done()
+        waited_for = self._leave(photo, outcome) and not future.done()
         if waited_for and (future.running() or future.set_running_or_notify_cancel()):
             future.set_result(outcome)
 
-    def _leave(self, photo: Photo, *, served: bool = True) -> bool:
+    def _leave(self, photo: Photo, outcome: Outcome[Faces]) -> bool:
         """Take a photo out and free what it holds; False if it has left already."""
         with self._changed:
             if photo not in self._inside:
@@ -316,50 +345,18 @@ class Scheduler:
             photo.counted_bytes = 0
             photo.loaded = photo.image = None
             self._changed.notify()
-        self._door.leave(photo, served=served)
+        self.door.leave(photo, outcome)
         return True
 
-    def _count(self, stage: str, items: int, started: float) -> None:
+    def _count(self, stage: str, started: float, batch: int | None = None) -> None:
+        """Stage seconds and metrics of an item, or of a batch."""
+        seconds = time.perf_counter() - started
         entry = self._seconds.setdefault(stage, [0, 0.0])
-        entry[0] += items
-        entry[1] += time.perf_counter() - started
-
-
-class _Deadlines:
-    """A thread that calls back when the next deadline comes; it starts with the first one."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._changed = threading.Condition()
-        self._times: list[float] = []
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def set(self, deadline: float) -> None:
-        with self._changed:
-            self._times.append(deadline)
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="facefleet-deadlines", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                due = [deadline for deadline in self._times if deadline <= now]
-                while not due and not self._closed:
-                    self._changed.wait(min(self._times) - now if self._times else None)
-                    now = time.monotonic()
-                    due = [deadline for deadline in self._times if deadline <= now]
-                if self._closed:
-                    return
-                self._times = [deadline for deadline in self._times if deadline > now]
-            self._call()
+        entry[0] += batch or 1
+        entry[1] += seconds
+        self.batches += stage == "detect"
+        if batch is None:
+            STAGES[stage].took(seconds)
+        else:
+            STAGES[stage].batch(batch, batch, seconds)
+            self._inference.batch(batch, seconds, stage=stage)

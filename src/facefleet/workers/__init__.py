@@ -1,7 +1,8 @@
 """One process a device: what is handed in is answered once, whatever ends in between. Knows nothing of faces."""
 
-from facefleet.workers.fleet import Fleet, FleetOptions
+from facefleet.workers.fleet import Fleet
 from facefleet.workers.handler import BatchHandler, Handler, HandlerSpec, StreamHandler, WorkerSpec
+from facefleet.workers.supervisor import FleetOptions
 from facefleet.workers.work import Payload, Work
 from facefleet.workers.worker import WorkerState, WorkerStatus
 

@@ -43,6 +43,11 @@ class Handler(ABC):
 class BatchHandler(Handler):
     """Works batch by batch; as many threads call `run` at a time as the worker has instances."""
 
+    def size(self, payload: Payload) -> float:
+        """How much a work counts in its batch: 1, or the number of things in it."""
+        del payload
+        return 1.0
+
     @abstractmethod
     def run(self, batch: Sequence[Payload]) -> Sequence[Outcome[Payload]]:
         """Do a batch.

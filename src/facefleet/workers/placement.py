@@ -87,7 +87,7 @@ class Rebalance:
         patience: Looks in a row that must agree before it changes.
     """
 
-    def __init__(self, placement: Placement, *, gain: float = 0.1, patience: int = 3) -> None:
+    def __init__(self, placement: Placement, *, gain: float = 0.03, patience: int = 3) -> None:
         self.placement = placement
         self._gain = gain
         self._patience = patience

@@ -16,11 +16,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from facefleet.batching import SizeLimit, run_batch
+from facefleet.batching import LinearTime, SizeLimit, run_batch
 from facefleet.errors import BadOutputError, DeviceLostError, FacefleetError, InternalError
+from facefleet.telemetry import configure_logging
+from facefleet.telemetry.devices import resident_bytes
+from facefleet.telemetry.record import STAGES, snapshot
 from facefleet.types import Outcome
 from facefleet.workers.arena import Mapping as ArenaMapping
 from facefleet.workers.channel import Channel, Span, needed_bytes, read_buffers, write_buffers
@@ -51,7 +53,8 @@ class _Worker:
         self._batches: queue.SimpleQueue[tuple[int, list[_Task]] | None] = queue.SimpleQueue()
         self._limit = SizeLimit(2**31)
         self._items = 0
-        self._busy_s = 0.0
+        self._times = LinearTime()
+        self._counting = threading.Lock()
         self._open: dict[int, tuple[int, _Task]] = {}
         self._handler: Handler | None = None
         self._stopping = threading.Event()
@@ -84,6 +87,7 @@ class _Worker:
         for thread in threads:
             thread.join()
         handler.close()
+        self._report()
         self._channel.send(("bye",))
 
     def _listen(self) -> None:
@@ -128,8 +132,12 @@ class _Worker:
                 run_batch(attempt, batch, self._limit, fail)
             except DeviceLostError as error:
                 self._end(error)
-            self._busy_s += time.perf_counter() - started
-            self._items += len(batch)
+            seconds = time.perf_counter() - started
+            size = sum(handler.size(task.payload) for task in batch)
+            STAGES[self._spec.stage].batch(int(size), int(size), seconds)
+            with self._counting:
+                self._times.add(size, seconds)
+                self._items += len(batch)
             self._send(number, [(task, outcomes[task.number]) for task in batch])
 
     def _replied(self, work: int, outcome: Outcome[Payload]) -> None:
@@ -158,26 +166,24 @@ class _Worker:
 
     def _beat(self) -> None:
         while not self._stopping.wait(BEAT_S):
-            facts: Mapping[str, Any] = {} if self._handler is None else self._handler.facts()
-            limit = None if self._limit.size == 2**31 else self._limit.size
-            own = {"items": self._items, "busy_s": self._busy_s, "rss_bytes": resident_bytes(), "batch_limit": limit}
             try:
-                self._channel.send(("beat", {**own, **facts}))
+                self._report()
             except OSError:
                 return
+
+    def _report(self) -> None:
+        """Send a heartbeat: what was done, and the metrics."""
+        facts: Mapping[str, Any] = {} if self._handler is None else self._handler.facts()
+        limit = None if self._limit.size == 2**31 else self._limit.size
+        with self._counting:
+            own = {"items": self._items, "busy_s": self._times.seconds, "times": self._times.sums()}
+        own |= {"rss_bytes": resident_bytes(os.getpid()), "batch_limit": limit, "metrics": snapshot()}
+        self._channel.send(("beat", {**own, **facts}))
 
     def _end(self, error: DeviceLostError) -> None:
         """Say why, and end now: what this process could still do with its device is not to be trusted."""
         self._channel.send(("lost", _portable(error)))
         os._exit(LOST)
-
-
-def resident_bytes(pid: int | str = "self") -> int:
-    """Resident memory of a process; 0 where the system does not say."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _portable(error: Exception) -> FacefleetError | InternalError:
@@ -188,16 +194,23 @@ def _portable(error: Exception) -> FacefleetError | InternalError:
     return InternalError(f"{type(error).__name__}: {error}")
 
 
+def _mark(record: logging.LogRecord, worker: str) -> bool:
+    """Which worker a record is from."""
+    record.worker = worker
+    return True
+
+
 def main(fd: int) -> int:
     """Run a worker on the channel with descriptor `fd`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     channel = Channel(fd)
     try:
-        (_, path, arena_fd, arena_size, log_level), _ = channel.receive()
+        (_, path, arena_fd, arena_size, verbose, log_format), _ = channel.receive()
         sys.path[:] = path
         (_, spec), _ = channel.receive()
         assert isinstance(spec, WorkerSpec)
-        logging.basicConfig(level=log_level, format=f"[%(asctime)s] %(levelname)s {spec.name}: %(message)s")
+        configure_logging(verbose=verbose, format=log_format)
+        logging.getLogger("facefleet").handlers[0].addFilter(lambda record: _mark(record, spec.name))
         if spec.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, spec.cores)
         _Worker(channel, spec, ArenaMapping(arena_fd, arena_size)).run()

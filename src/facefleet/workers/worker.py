@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from facefleet.errors import WorkerStartError
+from facefleet.telemetry.logs import log_settings
 from facefleet.workers.arena import Arena, Slot
 from facefleet.workers.channel import Channel, pair
 from facefleet.workers.handler import WorkerSpec
@@ -155,8 +156,7 @@ class Worker:
         self.heard = time.monotonic()
         self.restart_at = None
         self.facts = {}
-        level = logging.getLogger("facefleet").getEffectiveLevel()
-        channel.send(("init", list(sys.path), arena.fd, arena.size, level))
+        channel.send(("init", list(sys.path), arena.fd, arena.size, *log_settings()))
         channel.send(("spec", self.spec))
 
     def ended(self, now: float) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from facefleet import Engine, Settings
+from facefleet.batching import LinearTime
 from facefleet.config import BatchSettings, RuntimeSettings
 from facefleet.errors import (
     ClosedError,
@@ -24,8 +25,12 @@ from facefleet.errors import (
     QueueFullError,
     SourceError,
 )
+from facefleet.jobs import Progress, run_job
 from facefleet.pipeline.fleet import FleetEngine, stage_costs
+from facefleet.sources import Inputs
 from facefleet.types import DeferredImage, EncodedImage, Faces
+from facefleet.workers import WorkerSpec
+from facefleet.workers.placement import Placement
 from tests.conftest import encode, smooth_picture
 
 FIRST = min(os.sched_getaffinity(0))
@@ -40,6 +45,13 @@ def isolated(home: Path) -> Iterator[Engine]:
     """One worker process on one processor."""
     with Engine(settings_for(home, devices=f"cpu:{FIRST}")) as opened:
         yield opened
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def same(one: Faces, other: Faces) -> None:
@@ -106,15 +118,12 @@ def test_stage_parallel_gives_the_same_and_survives_a_death(home: Path, engine: 
             if number in (5, 20):
                 victim = opened.workers()[number == 5]
                 os.kill(victim.pid, signal.SIGKILL)
-        until = time.monotonic() + 20
-        while sum(worker.restarts for worker in opened.workers()) < 2 and time.monotonic() < until:
-            time.sleep(0.05)
-        assert [worker.restarts for worker in opened.workers()] == [1, 1]
+        wait_for(lambda: [worker.restarts for worker in opened.workers()] == [1, 1])
         assert {worker.error for worker in opened.workers()} == {"exit status -9"}
         running = opened._running
         assert isinstance(running, FleetEngine)
-        assert running.fleet._shipping is not None
-        assert running.fleet._shipping.arena.used == 0
+        assert running.fleet._supervisor.shipping is not None
+        assert running.fleet._supervisor.shipping.arena.used == 0
         without = opened.submit(pictures[1], embed=False).result().unwrap()
         assert np.isnan(without.embeddings).all()
         assert np.array_equal(without.boxes, expected[1].boxes)
@@ -126,9 +135,9 @@ def test_a_killed_worker_loses_no_photo(isolated: Engine, engine: Engine, astron
     before = isolated.workers()[0].restarts
     for number, outcome in enumerate(isolated.map(pictures)):
         same(outcome.unwrap(), expected[number % 3])
-        if number == 10:
+        if number == 3:
             os.kill(isolated.workers()[0].pid, signal.SIGKILL)
-    assert isolated.workers()[0].restarts == before + 1
+    wait_for(lambda: isolated.workers()[0].restarts == before + 1)
 
 
 def test_reload_changes_the_pack_while_photos_go_on(home: Path, astronaut: np.ndarray) -> None:
@@ -215,10 +224,13 @@ def test_impossible_placements(home: Path) -> None:
 def test_costs_come_from_what_was_done() -> None:
     before = {"load": (10, 1.0), "decode": (10, 1.0), "detect": (10, 1.0), "align": (10, 1.0), "embed": (10, 5.0)}
     now = {"load": (110, 2.0), "decode": (110, 3.0), "detect": (110, 6.0), "align": (110, 3.0), "embed": (410, 13.0)}
-    costs = stage_costs(before, now)
+    embedding = LinearTime()
+    for size in (1, 2, 5, 2) * 40:
+        embedding.add(size, 0.010 + 0.002 * size)
+    costs = stage_costs(before, now, embedding, 20)
     assert costs is not None
-    assert (costs.detect_s, costs.embed_s, costs.faces) == pytest.approx((0.1, 0.02, 4.0))
-    assert stage_costs(now, now) is None
+    assert (costs.detect_s, costs.embed_s, costs.faces) == pytest.approx((0.1, 0.0025, 4.0))
+    assert stage_costs(now, now, embedding, 20) is None
 
 
 def test_a_photo_cancelled_in_the_queue_is_not_worked_on(isolated: Engine, astronaut: np.ndarray) -> None:
@@ -228,3 +240,69 @@ def test_a_photo_cancelled_in_the_queue_is_not_worked_on(isolated: Engine, astro
     assert any(dropped)
     assert all(future.result().ok for future, gone in zip(futures, dropped, strict=True) if not gone)
     assert len(isolated.analyze(astronaut)) == 1
+
+
+def test_a_job_survives_the_deaths_of_its_workers(
+    home: Path, engine: Engine, astronaut: np.ndarray, tmp_path: Path
+) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(50):
+        (folder / f"{number:03d}.jpg").write_bytes(encode(crowd(astronaut, 1 + number % 3), "JPEG"))
+    (folder / "broken.jpg").write_bytes(b"\xff\xd8broken")
+    expected = run_job(Inputs([str(folder)]), tmp_path / "here.parquet", engine)
+    killed = []
+
+    with Engine(settings_for(home, devices=f"cpu:{FIRST}")) as opened:
+
+        def progress(now: Progress) -> None:
+            if now.done in (3, 20):
+                os.kill(opened.workers()[0].pid, signal.SIGKILL)
+                killed.append(now.done)
+
+        summary = run_job(Inputs([str(folder)]), tmp_path / "there.parquet", opened, progress=progress)
+    assert killed == [3, 20]
+    assert (summary.ok, summary.failed_permanent, summary.faces) == (50, 1, expected.faces)
+    assert (tmp_path / "there.parquet").read_bytes() == (tmp_path / "here.parquet").read_bytes()
+
+
+class FakeFleet:
+    """Remembers what it was told to reload."""
+
+    def __init__(self, engine: FleetEngine) -> None:
+        self.engine = engine
+        self.reloaded: list[tuple[str, str]] = []
+        self.moved = threading.Event()
+
+    def reload(self, specs: list[WorkerSpec]) -> None:
+        self.reloaded += [(spec.name, spec.stage) for spec in specs]
+        self.moved.set()
+
+
+def test_devices_move_to_the_stage_that_needs_them(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_for(home, devices="cuda:0,1,2,3", placement="stage")
+    opened = FleetEngine(settings, "opencv", ["cuda:0", "cuda:1", "cuda:2", "cuda:3"], Placement(2, 2))
+    fleet = FakeFleet(opened)
+    looks = iter(range(1, 1000))
+    times = LinearTime()
+
+    def stage_seconds() -> dict[str, tuple[int, float]]:
+        images = 100 * next(looks)  # 10 ms a photo, of 20 faces of 2 ms
+        return {"align": (images, 0.0), "detect": (images, 0.010 * images)}
+
+    def embed_times() -> LinearTime:
+        for size in (8, 16) * 84:
+            times.add(size, 0.002 * size)
+        return LinearTime(*times.sums())
+
+    monkeypatch.setattr("facefleet.pipeline.fleet._BALANCE_S", 0.005)
+    monkeypatch.setattr(opened, "fleet", fleet)
+    monkeypatch.setattr(opened, "stage_seconds", stage_seconds)
+    monkeypatch.setattr(opened, "_embed_times", embed_times)
+    watcher = threading.Thread(target=opened._watch_balance)
+    watcher.start()
+    assert fleet.moved.wait(10)
+    opened._stopping.set()
+    watcher.join()
+    assert fleet.reloaded == [("cuda:1", "embed")]
+    assert opened.placement == Placement(1, 3)

@@ -97,9 +97,9 @@ def test_answers_are_right_whatever_their_size(fleet: Fleet) -> None:
         fleet.submit(answers.work(key, value))
     answers.wait(len(data))
     answers.check(data)
-    assert fleet._shipping is not None
+    assert fleet._supervisor.shipping is not None
     with fleet._changed:
-        assert fleet._changed.wait_for(lambda: fleet._shipping.arena.used == 0, 5)
+        assert fleet._changed.wait_for(lambda: fleet._supervisor.shipping.arena.used == 0, 5)
     assert {status.state for status in fleet.status()} == {WorkerState.READY}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from facefleet.errors import BackendUnavailableError, InferenceError, OutOfMemoryError
+from facefleet.backends.faults import device_error
+from facefleet.errors import BackendUnavailableError
 
 
 class Cuda(Protocol):
@@ -134,8 +135,6 @@ class CudaRuntime:
 
     def _done(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
         code, *rest = result
-        if code == self._cuda.cudaError_t.cudaErrorMemoryAllocation:
-            raise OutOfMemoryError("the device has no memory left", hint="use a smaller batch")
         if code != self._cuda.cudaError_t.cudaSuccess:
-            raise InferenceError(f"CUDA: {code.name}")
+            raise device_error("TensorRT", code=int(code), message=code.name)
         return tuple(rest)

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from facefleet.backends.base import InputContract, Runner, RunnerOptions
+from facefleet.backends.faults import device_error
 from facefleet.backends.torch.importer import module_from_onnx
-from facefleet.errors import BackendError, BackendUnavailableError, InferenceError, OutOfMemoryError
+from facefleet.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from facefleet.types import F32Array, U8Array
 
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -203,4 +204,6 @@ def _mapped(name: str) -> Iterator[None]:
     except (RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, BackendError):
             raise
-        raise InferenceError(f"torch failed on {name}: {error}") from error
+        # torch.AcceleratorError has CUDA's number; older versions say it in words only.
+        code = getattr(error, "error_code", None)
+        raise device_error(f"torch failed on {name}", code=code, message=str(error)) from error

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import enum
 
 import pytest
 
 from facefleet.backends.tensorrt.cuda import CudaRuntime
-from facefleet.errors import BackendUnavailableError, InferenceError, OutOfMemoryError
+from facefleet.errors import BackendUnavailableError, DeviceLostError, InferenceError, OutOfMemoryError
 
-CODES = SimpleNamespace(
-    cudaSuccess=SimpleNamespace(name="cudaSuccess"),
-    cudaErrorMemoryAllocation=SimpleNamespace(name="cudaErrorMemoryAllocation"),
-    cudaErrorStreamCaptureInvalidated=SimpleNamespace(name="cudaErrorStreamCaptureInvalidated"),
-)
+
+class CODES(enum.IntEnum):
+    """As cuda.bindings has them."""
+
+    cudaSuccess = 0  # noqa: N815
+    cudaErrorMemoryAllocation = 2  # noqa: N815
+    cudaErrorIllegalAddress = 700  # noqa: N815
+    cudaErrorStreamCaptureInvalidated = 901  # noqa: N815
 
 
 class Answers:
@@ -51,8 +54,10 @@ def test_no_device_or_no_bindings():
 def test_errors(runtime):
     with pytest.raises(OutOfMemoryError, match="no memory"):
         runtime(cudaMalloc=CODES.cudaErrorMemoryAllocation).alloc(5)
-    with pytest.raises(InferenceError, match="CUDA: cudaErrorStreamCaptureInvalidated"):
+    with pytest.raises(InferenceError, match="cudaErrorStreamCaptureInvalidated"):
         runtime(cudaFree=CODES.cudaErrorStreamCaptureInvalidated).free(5)
+    with pytest.raises(DeviceLostError, match="700"):
+        runtime(cudaFree=CODES.cudaErrorIllegalAddress).free(5)
 
 
 def test_a_recording_leaves_nothing_behind(runtime):

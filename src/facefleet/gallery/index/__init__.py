@@ -1,0 +1,1 @@
+"""Nearest neighbors of embeddings: one interface, several kinds."""
