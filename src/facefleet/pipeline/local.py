@@ -10,8 +10,13 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from facefleet.config import Settings
-from facefleet.models.load import ROLES, Role, load_models
+import numpy as np
+
+from facefleet.batching import LatencyCurve
+from facefleet.config import BatchSettings, Settings
+from facefleet.models.drawn import drawn_chips
+from facefleet.models.load import ROLES, Loaded, Role, load_models
+from facefleet.pipeline.adapting import measured_curve
 from facefleet.pipeline.door import Door
 from facefleet.pipeline.fingerprint import fingerprint
 from facefleet.pipeline.photo import Photo
@@ -72,6 +77,8 @@ class LocalEngine:
                 max_images=batch.max_images,
                 max_bytes=batch.max_bytes,
                 answers=self._answers,
+                target_s=batch.target_p99_ms / 1000 if batch.target_p99_ms else None,
+                curves=_curves(models, batch) if batch.target_p99_ms else None,
             )
             stack.callback(self._scheduler.close)
             self._resources = stack.pop_all()
@@ -121,3 +128,18 @@ class LocalEngine:
     def queues(self) -> dict[str, int]:
         """As `Scheduler.queues`."""
         return self.scheduler.queues()
+
+
+def _curves(models: Loaded, batch: BatchSettings) -> dict[str, LatencyCurve]:
+    """Service times of the networks that are here, on blank pictures."""
+    curves = {}
+    detector, embedder = models.detector, models.embedder
+    if detector is not None:
+        shape = (*detector.warm_size, 3)
+        run = detector.infer
+        curves["detect"] = measured_curve(lambda n: run(np.zeros((n, *shape), np.uint8), 0.99), batch.detect)
+    if embedder is not None:
+        chips = drawn_chips(1)
+        raw = embedder.embed
+        curves["embed"] = measured_curve(lambda n: raw(np.repeat(chips, n, axis=0)), batch.embed)
+    return curves

@@ -15,12 +15,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from facefleet.batching import Batcher, BatchPolicy, SizeLimit, run_batch
+from facefleet.batching import Batcher, BatchPolicy, LatencyCurve, SizeLimit, run_batch
 from facefleet.errors import CancelledError, ClosedError, DeadlineError, DeviceLostError, FacefleetError, InternalError
+from facefleet.pipeline.adapting import Adapter
 from facefleet.pipeline.deadlines import Deadlines
 from facefleet.pipeline.door import Door
 from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
@@ -47,6 +48,8 @@ class Scheduler:
         max_images: Photos inside at a time; `submit` waits beyond that.
         max_bytes: Budget for encoded and decoded photos; one always fits.
         answers: Counts how photos are answered; None inside a worker, whose parent counts.
+        target_s: 99 of 100 photos are to be answered in so many seconds; None: batches stay as they are.
+        curves: Service times of the stages, for a target.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class Scheduler:
         max_images: int,
         max_bytes: int,
         answers: Answers | None = None,
+        target_s: float | None = None,
+        curves: Mapping[str, LatencyCurve] | None = None,
     ) -> None:
         self._stages = stages
         self._max_bytes = max_bytes
@@ -69,6 +74,12 @@ class Scheduler:
         self._detect: Batcher[DetectorInput] = Batcher(BatchPolicy(detect_batch, _MAX_DELAY_S))
         self._embed: Batcher[FaceInput] = Batcher(BatchPolicy(embed_batch, _MAX_DELAY_S))
         self._limits = {"detect": SizeLimit(detect_batch), "embed": SizeLimit(embed_batch)}
+        batchers: dict[str, Batcher[Any]] = {"detect": self._detect, "embed": self._embed}
+        self._adapters = {
+            stage: Adapter(batchers[stage], curve, target_s / 2, workers)
+            for stage, curve in (curves or {}).items()
+            if target_s is not None
+        }
         self._held_bytes = 0
         self._idle = 0
         self._closed = False
@@ -224,6 +235,8 @@ class Scheduler:
             if photo in self._inside:
                 photo.awaiting_inputs = len(inputs)
                 now = time.monotonic()
+                if "detect" in self._adapters:
+                    self._adapters["detect"].arrived(len(inputs), now)
                 for item in inputs:
                     item.queued_at = now
                     shape = item.pixels.shape
@@ -236,7 +249,7 @@ class Scheduler:
         self._run("detect", self._stages.detect, batch)
         complete = []
         with self._changed:
-            self._count("detect", started, len(batch))
+            self._count("detect", started, len(batch), [item.queued_at for item in batch])
             for item in batch:
                 item.photo.awaiting_inputs -= 1
                 if not item.photo.awaiting_inputs and item.photo in self._inside:
@@ -259,6 +272,8 @@ class Scheduler:
                 photo.counted_bytes = 0
                 photo.awaiting_faces = len(faces)
                 now = time.monotonic()
+                if faces and "embed" in self._adapters:
+                    self._adapters["embed"].arrived(len(faces), now)
                 for face in faces:
                     face.queued_at = now
                     self._embed.add(face, now=now, priority=photo.priority, deadline=photo.deadline)
@@ -272,7 +287,7 @@ class Scheduler:
         self._run("embed", self._stages.embed, batch)
         complete = []
         with self._changed:
-            self._count("embed", started, len(batch))
+            self._count("embed", started, len(batch), [item.queued_at for item in batch])
             for item in batch:
                 item.photo.awaiting_faces -= 1
                 if not item.photo.awaiting_faces and item.photo in self._inside:
@@ -348,7 +363,7 @@ class Scheduler:
         self.door.leave(photo, outcome)
         return True
 
-    def _count(self, stage: str, started: float, batch: int | None = None) -> None:
+    def _count(self, stage: str, started: float, batch: int | None = None, queued_at: Sequence[float] = ()) -> None:
         """Stage seconds and metrics of an item, or of a batch."""
         seconds = time.perf_counter() - started
         entry = self._seconds.setdefault(stage, [0, 0.0])
@@ -360,3 +375,5 @@ class Scheduler:
         else:
             STAGES[stage].batch(batch, batch, seconds)
             self._inference.batch(batch, seconds, stage=stage)
+            if stage in self._adapters:
+                self._adapters[stage].ran(queued_at, seconds, time.monotonic())
