@@ -12,7 +12,7 @@ import pytest
 
 from facefleet.errors import CorruptVideoError, EmptyInputError, FacefleetError, InputError
 from facefleet.sources.video import Sampling, VideoFile
-from tests.conftest import skip_without
+from tests.conftest import need_video, skip_without
 
 BROKEN = {
     "empty.mp4": EmptyInputError,
@@ -22,6 +22,11 @@ BROKEN = {
 }
 DAMAGED = {"face_bitflip.mp4", "face_faststart_trunc60.mp4", "face_trunc_tail.avi", "face_trunc_tail.webm"}
 BT709, BT601 = (0.2126, 0.0722), (0.299, 0.114)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _video() -> None:
+    need_video()
 
 
 @pytest.fixture(scope="module")

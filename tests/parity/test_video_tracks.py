@@ -16,10 +16,16 @@ import pytest
 
 from facefleet.jobs.video import VideoOptions, VideoResult, open_embedder, run_video
 from facefleet.sources.video import Sampling
+from tests.conftest import need_video
 
 LABELS = json.loads(Path(__file__).with_name("labels").joinpath("video_tracks.json").read_text())
 NEAR = 0.5  # of the face's size
 CLIPS = sorted(LABELS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _video() -> None:
+    need_video()
 
 
 def analyze(engine: object, clip: Path, output: Path, sampling: Sampling) -> VideoResult:

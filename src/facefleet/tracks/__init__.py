@@ -5,17 +5,22 @@ assignment needs the extra ``[video]``.
 """
 
 from facefleet.tracks.best import Best, BestFaces, usefulness
+from facefleet.tracks.options import METHODS, Method, TrackerOptions
 from facefleet.tracks.persons import Identifier, PersonOptions, Persons, TrackIdentity
-from facefleet.tracks.tracker import Tracker, TrackerOptions
+from facefleet.tracks.tracker import FaceTracker, Tracker, open_tracker
 
 __all__ = [
+    "METHODS",
     "Best",
     "BestFaces",
+    "FaceTracker",
     "Identifier",
+    "Method",
     "PersonOptions",
     "Persons",
     "TrackIdentity",
     "Tracker",
     "TrackerOptions",
+    "open_tracker",
     "usefulness",
 ]

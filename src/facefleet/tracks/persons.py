@@ -6,6 +6,7 @@ person who is seen elsewhere at the same time.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,11 +35,15 @@ class PersonOptions:
 
     Attributes:
         threshold: Least cosine similarity of a track and a person.
-        overlap_s: Two tracks that are seen together for longer are two persons.
+        overlap_s: Two tracks of one camera that are seen together for longer are two persons.
+        most: Unknown persons that are remembered, those seen last; None: all. For streams that never end.
+        most_times: Tracks a person that are remembered for `overlap_s`; None: all.
     """
 
     threshold: float
     overlap_s: float = 0.0
+    most: int | None = None
+    most_times: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,12 @@ class TrackIdentity:
 UNKNOWN = TrackIdentity("unknown", None, known=False)
 
 
+@dataclass(slots=True)
+class _Unknown:
+    total: F32Array  # weighted sum of embeddings
+    times: deque[tuple[str, float, float]]  # camera, start, end of tracks
+
+
 class Persons:
     """The persons of one video or stream.
 
@@ -70,10 +81,12 @@ class Persons:
     def __init__(self, options: PersonOptions, gallery: Identifier | None = None) -> None:
         self._options = options
         self._gallery = gallery
-        self._sums: list[F32Array] = []
-        self._times: list[list[tuple[float, float]]] = []
+        self._people: dict[int, _Unknown] = {}  # those seen last at the end
+        self._count = 0
 
-    def identify(self, embedding: F32Array | None, start_s: float, end_s: float, *, weight: float = 1) -> TrackIdentity:
+    def identify(
+        self, embedding: F32Array | None, start_s: float, end_s: float, *, weight: float = 1, camera: str = ""
+    ) -> TrackIdentity:
         """Find the person of a track, or begin a new one.
 
         Args:
@@ -81,25 +94,45 @@ class Persons:
             start_s: When the track begins.
             end_s: When it ends.
             weight: How much it counts in the person's mean, e.g. the number of embeddings.
+            camera: Where it was seen; a person may be before two cameras at once.
         """
         if embedding is None:
             return UNKNOWN
         found = self._gallery.identify(embedding) if self._gallery is not None else None
         if found is not None:
             return TrackIdentity(found[0], found[1], known=True)
-        scores = [float(total @ embedding / max(float(np.linalg.norm(total)), 1e-9)) for total in self._sums]
-        for number in np.argsort(scores)[::-1] if scores else []:
-            if scores[number] < self._options.threshold:
-                break
-            if self._together(int(number), start_s, end_s):
-                continue
-            self._sums[number] = self._sums[number] + embedding * np.float32(weight)
-            self._times[number].append((start_s, end_s))
-            return TrackIdentity(f"person {number + 1}", scores[number], known=False)
-        self._sums.append(embedding * np.float32(weight))
-        self._times.append([(start_s, end_s)])
-        return TrackIdentity(f"person {len(self._sums)}", None, known=False)
+        number, score = self._likest(embedding, start_s, end_s, camera)
+        if number is None:
+            self._count += 1
+            number = self._count
+            person = _Unknown(np.zeros_like(embedding), deque(maxlen=self._options.most_times))
+        else:
+            person = self._people.pop(number)
+        person.total = person.total + embedding * np.float32(weight)
+        person.times.append((camera, start_s, end_s))
+        self._people[number] = person
+        if self._options.most is not None and len(self._people) > self._options.most:
+            del self._people[next(iter(self._people))]
+        return TrackIdentity(f"person {number}", score, known=False)
 
-    def _together(self, person: int, start_s: float, end_s: float) -> bool:
+    def _likest(
+        self, embedding: F32Array, start_s: float, end_s: float, camera: str
+    ) -> tuple[int, float] | tuple[None, None]:
+        """The person that is most like it, among those alike enough and not seen elsewhere meanwhile."""
+        if not self._people:
+            return None, None
+        numbers = list(self._people)
+        totals = np.stack([person.total for person in self._people.values()])
+        scores = totals @ embedding / np.maximum(np.linalg.norm(totals, axis=1), 1e-9)
+        for at in np.argsort(-scores, kind="stable").tolist():
+            if scores[at] < self._options.threshold:
+                break
+            if not self._together(self._people[numbers[at]], start_s, end_s, camera):
+                return numbers[at], float(scores[at])
+        return None, None
+
+    def _together(self, person: _Unknown, start_s: float, end_s: float, camera: str) -> bool:
         limit = self._options.overlap_s
-        return any(min(end, end_s) - max(start, start_s) > limit for start, end in self._times[person])
+        return any(
+            where == camera and min(end, end_s) - max(start, start_s) > limit for where, start, end in person.times
+        )

@@ -10,36 +10,42 @@ at a few frames a second move by more than their size. Matching is a linear assi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facefleet.errors import BackendUnavailableError
 from facefleet.tracks.motion import Motion
+from facefleet.tracks.options import TrackerOptions
 from facefleet.types import F32Array
 
 _NONE = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackerOptions:
-    """What counts as the same face.
+class FaceTracker(Protocol):
+    """Gives detections the numbers of their tracks, frame after frame."""
 
-    Attributes:
-        sure: Detector score from which a detection is sure.
-        overlap: Least IoU of the enlarged boxes.
-        enlarge: How much boxes grow on every side, as a part of their size, in the first and in the second round.
-        max_gap_s: A face not seen for longer ends its track.
-        max_gap_frames: ... but not before it was missed in so many frames that were looked at.
+    @property
+    def live(self) -> NDArray[np.int64]:
+        """(n,) int64: numbers of the tracks that have not ended."""
+
+    def update(self, time_s: float, boxes: F32Array, scores: F32Array, *, cut: bool = False) -> NDArray[np.int64]:
+        """Take the detections of the next frame; see `Tracker.update`."""
+
+
+def open_tracker(options: TrackerOptions | None = None) -> FaceTracker:
+    """The tracker that the options name.
+
+    Raises:
+        BackendUnavailableError: What it needs is not installed.
     """
+    chosen = options or TrackerOptions()
+    if chosen.method == "builtin":
+        return Tracker(chosen)
+    from facefleet.tracks.library import LibraryTracker
 
-    sure: float = 0.6
-    overlap: float = 0.2
-    enlarge: tuple[float, float] = (0.3, 0.8)
-    max_gap_s: float = 1.0
-    max_gap_frames: int = 2
+    return LibraryTracker(chosen)
 
 
 class Tracker:

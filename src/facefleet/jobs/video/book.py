@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from facefleet.tracks import Best, BestFaces, Tracker, TrackerOptions, usefulness
+from facefleet.tracks import Best, BestFaces, TrackerOptions, open_tracker, usefulness
 from facefleet.types import Faces, U8Array
 
 
@@ -67,7 +67,7 @@ class TrackBook:
     """
 
     def __init__(self, options: TrackerOptions | None = None, *, best: int = 3, source: str = "") -> None:
-        self._tracker = Tracker(options)
+        self._tracker = open_tracker(options)
         self._best = best
         self._source = source
         self._open: dict[int, Track] = {}

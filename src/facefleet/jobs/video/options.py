@@ -27,6 +27,7 @@ class VideoOptions:
         max_bytes: Most bytes of pixels inside it.
         decode_threads: Threads of the video decoder; 0: as many as it likes.
         max_pixels: Frames with more pixels are refused.
+        decoder: ``cpu``, or ``cuda`` or ``cuda:N`` for NVDEC.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -39,6 +40,7 @@ class VideoOptions:
     max_bytes: int = 128 << 20
     decode_threads: int = 0
     max_pixels: int = 100_000_000
+    decoder: str = "cpu"
 
     def decisive(self) -> dict[str, Any]:
         """What detections and tracks depend on; JSON's types."""

@@ -144,7 +144,9 @@ def _write_copy(
         threads=options.decode_threads,
     )
     every = replace(options.sampling, every=1, fps=None, keyframes=False, scene=None)
-    with VideoFile(source, every, threads=options.decode_threads, max_pixels=options.max_pixels) as video:
+    with VideoFile(
+        source, every, threads=options.decode_threads, max_pixels=options.max_pixels, decoder=options.decoder
+    ) as video:
         frames = ((frame.pts, frame.time_s, frame.image.pixels) for frame in video)
         return annotate_video(
             path, source, frames, overlay, copy, time_base=Fraction(*info.time_base), rate_fps=info.rate_fps

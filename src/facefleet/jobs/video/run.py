@@ -183,6 +183,7 @@ class _VideoJob:
             after=after,
             threads=options.decode_threads,
             max_pixels=options.max_pixels,
+            decoder=options.decoder,
         ) as video:
             flow = analyzed(
                 video.with_positions(), self._engine, max_frames=options.max_frames, max_bytes=options.max_bytes

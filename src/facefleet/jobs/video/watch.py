@@ -38,6 +38,7 @@ from facefleet.types import F32Array, Faces, Outcome
 _log = logging.getLogger(__name__)
 _TELL_S = 5.0
 _IDLE_S = 0.25
+_PERSONS, _TIMES = 2000, 64  # unknown persons who are remembered, and tracks of each: streams do not end
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def watch(
     with disk_errors(output):
         output.mkdir(parents=True, exist_ok=True)
     how = options or VideoOptions()
-    reading = stream_options or StreamOptions(max_pixels=how.max_pixels)
+    reading = stream_options or StreamOptions(max_pixels=how.max_pixels, decoder=how.decoder)
     reading = replace(reading, sampling=how.sampling)
     with exclusive(output / ".lock"), TrackEmbedder(embed) as embedder, disk_errors(output):
         watcher = _Watcher(addresses, output, engine, embedder, how, reading, gallery)
@@ -130,9 +131,8 @@ class _Watcher:
     ) -> None:
         self._output, self._engine, self._embedder, self._options = output, engine, embedder, options
         self._events = threading.Event()
-        # Cameras may see one person at once, so only within a single stream being in two places counts.
-        apart = 0.0 if len(addresses) == 1 else float("inf")
-        self._persons = Persons(PersonOptions(threshold=options.threshold, overlap_s=apart), gallery)
+        remembered = PersonOptions(threshold=options.threshold, most=_PERSONS, most_times=_TIMES)
+        self._persons = Persons(remembered, gallery)
         self._done: queue.SimpleQueue[tuple[_Channel, VideoFrame, Outcome[Faces]]] = queue.SimpleQueue()
         self._lines = {name: (output / f"{name}.jsonl").open("a", encoding="utf-8") for name in ("faces", "tracks")}
         self._channels = [
@@ -246,7 +246,8 @@ class _Watcher:
             self._write("tracks", row)
 
     def _row(self, track: Track, embedding: F32Array | None) -> TrackRow:
-        found = self._persons.identify(embedding, track.start_s, track.end_s)
+        weight = sum(best.usefulness for best in track.best.faces)
+        found = self._persons.identify(embedding, track.start_s, track.end_s, weight=weight, camera=track.source)
         best = track.best.faces[0] if track.best.faces else None
         return TrackRow(
             track=track.number,

@@ -19,6 +19,7 @@ import numpy as np
 from facefleet.decode.ffmpeg import AvObject
 from facefleet.errors import CorruptVideoError
 from facefleet.sources.video.frame import Damage, VideoFrame, VideoInfo
+from facefleet.sources.video.hardware import check_decoder
 from facefleet.sources.video.picture import Developer, change, orientation, thumbnail
 from facefleet.sources.video.plan import Plan, may_skip
 from facefleet.sources.video.reader import Reader
@@ -57,10 +58,12 @@ class VideoFile:
         after: Where an earlier run ended: the first frame given is the one that would have followed.
         threads: Threads that FFmpeg may use; 0: as many as it likes.
         max_pixels: Frames with more pixels are refused.
+        decoder: ``cpu``, or ``cuda`` or ``cuda:N`` for NVDEC.
 
     Raises:
+        ConfigError: There is no such decoder.
         InputError: On entering: the file cannot be read, is empty, is no video, or not one frame can be decoded.
-        BackendUnavailableError: PyAV is not installed.
+        BackendUnavailableError: PyAV is not installed, or the decoder cannot be used.
     """
 
     def __init__(
@@ -71,8 +74,11 @@ class VideoFile:
         after: Position | None = None,
         threads: int = 0,
         max_pixels: int = 100_000_000,
+        decoder: str = "cpu",
     ) -> None:
+        check_decoder(decoder)
         self.name = str(path)
+        self._decoder = decoder
         self.sampling = sampling or Sampling()
         self._after = after
         self._threads = threads
@@ -88,12 +94,16 @@ class VideoFile:
             threads=self._threads,
             keyframes=self.sampling.keyframes,
             damage=Damage(),
+            decoder=self._decoder,
         )
         try:
             self._frames = self._reader.frames()
             self._first = next(self._frames, None)
             if self._first is None:
-                raise CorruptVideoError(f"{self.name}: not one frame can be decoded: {self.damage.reason or 'empty'}")
+                raise CorruptVideoError(
+                    f"{self.name}: not one frame can be decoded: {self.damage.reason or 'empty'}",
+                    hint="" if self._decoder == "cpu" else "NVDEC may not know its codec: try the decoder cpu",
+                )
             self.info = self._information(self._first)
         except BaseException:
             self._reader.close()

@@ -89,7 +89,9 @@ def thumbnail(frame: AvObject) -> U8Array:
         line = np.frombuffer(plane, kind).reshape(-1, plane.line_size // step)[: frame.height, : frame.width]
         rows = np.ascontiguousarray(line[:: max(1, frame.height // _ROWS)])  # all of them would cost a millisecond
         small = cv2.resize(rows, _THUMB, interpolation=cv2.INTER_AREA)
-        return (small >> (depth - 8)).astype(np.uint8) if depth > 8 else small.astype(np.uint8, copy=False)
+        # NVDEC's P010 and P016 have their bits at the top of 16, other formats at the bottom.
+        shift = 8 if frame.format.name.startswith("p0") else depth - 8
+        return (small >> shift).astype(np.uint8) if depth > 8 else small.astype(np.uint8, copy=False)
     return np.asarray(frame.reformat(width=_THUMB[0], height=_THUMB[1], format="gray").to_ndarray())
 
 

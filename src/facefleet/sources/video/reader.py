@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from facefleet.decode.ffmpeg import AvObject, explain, load
+from facefleet.decode.ffmpeg import AvObject, load
 from facefleet.errors import EmptyInputError, SourceError, UnsupportedFormatError
 from facefleet.sources.video.frame import Damage
+from facefleet.sources.video.hardware import open_container
 from facefleet.sources.video.plan import Plan
 
 _LOCAL_ONLY = {"protocol_whitelist": "file,crypto,data"}  # a playlist must not lead elsewhere
@@ -32,10 +33,11 @@ class Reader:
         threads: Threads that FFmpeg may use; 0: as many as it likes.
         keyframes: Whether only key frames are decoded.
         damage: What is known already; counted on in it.
+        decoder: See `open_container`.
 
     Raises:
         InputError: The file cannot be read, is empty, or is no video.
-        BackendUnavailableError: PyAV is not installed.
+        BackendUnavailableError: PyAV is not installed, or the decoder cannot be used.
 
     Attributes:
         stream: PyAV's video stream.
@@ -46,10 +48,11 @@ class Reader:
         plan: Which packets may be left out; None: none.
     """
 
-    def __init__(self, name: str, *, threads: int, keyframes: bool, damage: Damage) -> None:
+    def __init__(self, name: str, *, threads: int, keyframes: bool, damage: Damage, decoder: str = "cpu") -> None:
         self._av = load()
         self._name = name
         self._threads = threads
+        self._decoder = decoder
         self._keyframes = keyframes
         self._serial = False
         self._start: int | None = None  # frames up to this one have been given before the file was opened again
@@ -96,10 +99,7 @@ class Reader:
                 raise EmptyInputError(f"{self._name}: the file is empty")
         except OSError as error:
             raise SourceError(f"{self._name}: {error.strerror or error}", hint="check the path") from error
-        try:
-            self.container = self._av.open(self._name, container_options=_LOCAL_ONLY)
-        except (self._av.error.FFmpegError, OSError, ValueError) as error:
-            raise explain(error, self._name) from error
+        self.container = open_container(self._name, self._decoder, name=self._name, container_options=_LOCAL_ONLY)
         with contextlib.ExitStack() as stack:
             stack.callback(self.container.close)
             self.stream = self._choose()

@@ -16,9 +16,10 @@ from enum import StrEnum
 from typing import Any
 
 from facefleet.decode.ffmpeg import AvObject, explain, load
-from facefleet.errors import FacefleetError, ImageTooLargeError, StreamError, StreamTimeoutError
+from facefleet.errors import ConfigError, FacefleetError, ImageTooLargeError, StreamError, StreamTimeoutError
 from facefleet.sources.video.backoff import Backoff
 from facefleet.sources.video.frame import VideoFrame
+from facefleet.sources.video.hardware import check_decoder, open_container
 from facefleet.sources.video.picture import Developer, change, thumbnail
 from facefleet.sources.video.sampling import CUT, Sampler, Sampling
 from facefleet.types import Image, U8Array
@@ -52,6 +53,10 @@ class StreamOptions:
         transport: Of RTSP: ``tcp`` or ``udp``.
         threads: Decoder threads a stream.
         max_pixels: Larger frames fail the connection.
+        decoder: ``cpu``, or ``cuda`` or ``cuda:N`` for NVDEC.
+
+    Raises:
+        ConfigError: A time is not positive, or there is no such transport or decoder.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -63,6 +68,15 @@ class StreamOptions:
     transport: str = "tcp"
     threads: int = 1
     max_pixels: int = 100_000_000
+    decoder: str = "cpu"
+
+    def __post_init__(self) -> None:
+        check_decoder(self.decoder)
+        if self.transport not in ("tcp", "udp"):
+            raise ConfigError(f"transport {self.transport!r}", hint="use tcp or udp")
+        for name in ("open_timeout_s", "read_timeout_s", "stall_s", "first_wait_s", "most_wait_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)}", hint="seconds, more than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +241,16 @@ class LiveStream:
         options = self.options
         timeout = (options.open_timeout_s, options.read_timeout_s)
         if self._address.startswith("/dev/"):
-            return self._av.open(self._address, format="v4l2", timeout=timeout)
+            return self._container(format="v4l2", timeout=timeout)
         settings = {"fflags": "nobuffer", "flags": "low_delay"}
         if _scheme(self._address) in _SCHEMES:
             settings["protocol_whitelist"] = _PROTOCOLS
         if self._address.startswith("rtsp"):
             settings |= {"rtsp_transport": options.transport}
-        return self._av.open(self._address, container_options=settings, timeout=timeout)
+        return self._container(container_options=settings, timeout=timeout)
+
+    def _container(self, **how: Any) -> AvObject:  # noqa: ANN401  # options of av.open
+        return open_container(self._address, self.options.decoder, name=self.name, live=True, **how)
 
     def _decode(self, container: AvObject, stream: AvObject, closing: threading.Event, backoff: Backoff) -> None:
         options = self.options
