@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -170,4 +170,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
 
 TestDispatcherMachine = DispatcherMachine.TestCase
-TestDispatcherMachine.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+# Not shrunk: that takes longer than pytest lets a test run, and would hide the failure.
+TestDispatcherMachine.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, phases=[Phase.reuse, Phase.generate]
+)

@@ -148,7 +148,7 @@ class Dispatcher:
                 continue
             work.state = WorkState.WAITING
             if work in innocent:
-                self._returned[work.stage].append(work)
+                (self._suspects if work.crashes else self._returned)[work.stage].append(work)
                 continue
             work.crashes += 1
             if work.crashes > self._max_crashes:
@@ -255,8 +255,7 @@ class Dispatcher:
         returned = self._returned[stage]
         batcher = self.batchers[stage]
         if returned:
-            shape = returned[0].shape
-            works = [work for work in returned if work.shape == shape][: batcher.policy.max_batch]
+            works = _together(returned, batcher.policy)
             for work in works:
                 returned.remove(work)
             return works
@@ -291,6 +290,18 @@ class Dispatcher:
         for queue in (self._suspects[work.stage], self._returned[work.stage]):
             if work in queue:
                 queue.remove(work)
+
+
+def _together(works: Collection[Work], policy: BatchPolicy) -> list[Work]:
+    """The first of some works and those that can share its batch."""
+    batch: list[Work] = []
+    cost = 0.0
+    for work in works:
+        fits = not batch or (work.shape == batch[0].shape and cost + work.cost <= policy.max_cost)
+        if fits and len(batch) < policy.max_batch:
+            batch.append(work)
+            cost += work.cost
+    return batch
 
 
 def _outstanding(seat: Seat) -> float:
