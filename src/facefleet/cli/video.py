@@ -21,6 +21,7 @@ from facefleet.telemetry import configure_logging
 
 if TYPE_CHECKING:
     from facefleet.jobs.video import VideoOptions, VideoOutputs, VideoProgress, VideoResult
+    from facefleet.sources.video import StreamOptions
     from facefleet.tracks import Identifier
 
 _SAMPLING, _OUTPUT, _LIVE = "Which frames", "Output", "Live streams"
@@ -69,7 +70,16 @@ def video(
     min_faces: Annotated[int, typer.Option(min=1, help="Least faces of a track.")] = 2,
     same: Annotated[float | None, typer.Option(help="Least similarity of one person; default: the pack's.")] = None,
     gallery: Annotated[Path | None, typer.Option(help="Gallery that names persons; see `facefleet gallery`.")] = None,
+    tracker: Annotated[str, typer.Option(help="builtin, bytetrack, cbiou or ocsort.")] = "builtin",
+    decoder: Annotated[str, typer.Option(help="cpu; cuda or cuda:N for NVDEC.")] = "cpu",
     duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.", rich_help_panel=_LIVE)] = None,
+    open_timeout: Annotated[
+        float, typer.Option(help="Seconds in which a stream has to open.", rich_help_panel=_LIVE)
+    ] = 10.0,
+    read_timeout: Annotated[
+        float, typer.Option(help="Seconds after which a silent stream is opened again.", rich_help_panel=_LIVE)
+    ] = 5.0,
+    transport: Annotated[str, typer.Option(help="Of RTSP: tcp or udp.", rich_help_panel=_LIVE)] = "tcp",
     pack: options.Pack = None,
     backend: options.Backend = None,
     devices: options.Devices = None,
@@ -99,7 +109,9 @@ def video(
     )
     from facefleet.jobs.video import VideoOptions, VideoOutputs, open_embedder
     from facefleet.pipeline import Engine
-    from facefleet.sources.video import Sampling, is_live
+    from facefleet.sources.video import Sampling, StreamOptions, is_live
+    from facefleet.sources.video.hardware import check_decoder
+    from facefleet.tracks import METHODS, TrackerOptions
 
     live = [name for name in inputs if is_live(name)]
     if live and len(live) < len(inputs):
@@ -115,17 +127,29 @@ def video(
         annotate=annotate,
         redact=redact,
     )
+    check_decoder(decoder)
+    joined = TrackerOptions(method=one_of("--tracker", tracker, METHODS))  # type: ignore[arg-type]
+    max_pixels = loaded.settings.decode.max_pixels
+    reading = StreamOptions(
+        open_timeout_s=open_timeout,
+        read_timeout_s=read_timeout,
+        transport=transport,
+        max_pixels=max_pixels,
+        decoder=decoder,
+    )
     with Engine(loaded.settings) as engine, open_embedder(loaded.settings) as embed, stopping() as stop:
         how = VideoOptions(
             sampling=sampling,
+            tracker=joined,
+            decoder=decoder,
             best=best,
             min_faces=min_faces,
             threshold=same if same is not None else engine.manifest.embedder.threshold,
-            max_pixels=loaded.settings.decode.max_pixels,
+            max_pixels=max_pixels,
         )
         with _known(gallery, engine.fingerprint) as known:
             if live:
-                return _watch(live, output, engine, embed, how, known, duration, stop, summary)
+                return _watch(live, output, engine, embed, how, reading, known, duration, stop, summary)
             results = _files(inputs, output, engine, embed, how, chosen, known, jobs, stop, overwrite=overwrite)
     return _report(results, summary)
 
@@ -232,6 +256,7 @@ def _watch(
     engine: Any,  # noqa: ANN401
     embed: Any,  # noqa: ANN401
     how: VideoOptions,
+    reading: StreamOptions,
     known: Identifier | None,
     duration: float | None,
     stop: threading.Event,
@@ -243,7 +268,18 @@ def _watch(
         for status in statuses:
             say(str(status))
 
-    result = watch(names, output, engine, embed, options=how, gallery=known, duration_s=duration, stop=stop, tell=show)
+    result = watch(
+        names,
+        output,
+        engine,
+        embed,
+        options=how,
+        stream_options=reading,
+        gallery=known,
+        duration_s=duration,
+        stop=stop,
+        tell=show,
+    )
     _write_summary(json.dumps(result.as_json(), ensure_ascii=False), summary)
     say(f"tracks: {output / 'tracks.jsonl'}")
     return Exit.DONE if all(status.frames for status in result.streams) else Exit.SOME_FAILED
@@ -277,7 +313,8 @@ def _report(results: dict[str, VideoResult | FacefleetError], summary: str | Non
     notes: list[str] = []
     table = Table(box=None)
     for title in ("video", "frames", "faces", "tracks", "persons", "embedded", "seconds", "result"):
-        table.add_column(title, justify="left" if title in ("video", "result") else "right")
+        words = title in ("video", "result")
+        table.add_column(title, justify="left" if words else "right", overflow="fold", no_wrap=title != "video")
     good = problems = 0
     for name, result in results.items():
         short = Path(name).name

@@ -85,3 +85,25 @@ def test_the_gallery_is_asked_first() -> None:
 def test_without_an_embedding_it_is_nobody() -> None:
     found = Persons(PersonOptions(threshold=0.6), Gallery()).identify(None, 0, 1)
     assert (found.person, found.known, found.score) == ("unknown", False, None)
+
+
+def test_two_cameras_may_see_one_person_at_once() -> None:
+    persons = Persons(PersonOptions(threshold=0.6))
+    assert persons.identify(unit(1, 0), 0, 10, camera="door").person == "person 1"
+    assert persons.identify(unit(1, 0.01), 4, 6, camera="hall").person == "person 1"
+    assert persons.identify(unit(1, 0.02), 5, 6, camera="hall").person == "person 2"
+
+
+def test_of_a_stream_without_end_only_the_last_persons_are_remembered() -> None:
+    persons = Persons(PersonOptions(threshold=0.9, most=2, most_times=3))
+    a, b, c = unit(1, 0, 0), unit(0, 1, 0), unit(0, 0, 1)
+    times = iter(range(100))
+
+    def seen(embedding: np.ndarray) -> str:
+        start = next(times)
+        return persons.identify(embedding, start, start + 0.5).person
+
+    assert [seen(each) for each in (a, b, a, c)] == ["person 1", "person 2", "person 1", "person 3"]
+    assert [seen(each) for each in (a, c, b)] == ["person 1", "person 3", "person 4"]
+    assert all(len(person.times) <= 3 for person in persons._people.values())
+    assert len(persons._people) == 2

@@ -143,7 +143,7 @@ class _VideoJob:
                 metadata,
             )
             if damage:
-                _log.warning("%s is damaged: %s", self._path, damage)
+                _log.warning("%s is damaged: %s", self._path, str(damage))
         return VideoResult(
             input=str(self._path),
             output=str(self._output),

@@ -91,7 +91,7 @@ def thumbnail(frame: AvObject) -> U8Array:
         small = cv2.resize(rows, _THUMB, interpolation=cv2.INTER_AREA)
         # NVDEC's P010 and P016 have their bits at the top of 16, other formats at the bottom.
         shift = 8 if frame.format.name.startswith("p0") else depth - 8
-        return (small >> shift).astype(np.uint8) if depth > 8 else small.astype(np.uint8, copy=False)
+        return np.asarray(np.right_shift(small, shift) if depth > 8 else small, np.uint8)
     return np.asarray(frame.reformat(width=_THUMB[0], height=_THUMB[1], format="gray").to_ndarray())
 
 
