@@ -26,7 +26,7 @@ test-video: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet -e ".[video]"
 	FACEFLEET_REQUIRE=video $(BIN)/python -m pytest -m "not slow" \
 	  tests/unit/sources/video tests/unit/sinks/video tests/unit/jobs/video tests/unit/tracks \
-	  tests/unit/cli/test_video.py tests/contract/test_videos.py tests/parity/test_video_tracks.py
+	  tests/unit/cli/test_video.py tests/docs/test_video_page.py tests/contract/test_videos.py tests/parity/test_video_tracks.py
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """facefleet's video job against the loop that people write: OpenCV's VideoCapture and insightface's FaceAnalysis.
 
-    FACEFLEET_DATA=... python benchmarks/video.py [--rounds 3] [--peer-python PYTHON]
+    FACEFLEET_DATA=... python benchmarks/vs_opencv_video.py [--rounds 3] [--peer-python PYTHON]
 
 The same two networks (SCRFD-500m at 640 and MobileFaceNet), the same frames of the same clips: every one, and one of
 so many as makes 5 a second. The loop calls `grab` for every frame, `retrieve` and `FaceAnalysis.get` for those it
