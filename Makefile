@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command 
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-torch check bench clean
+.PHONY: demo test test-torch test-video check bench clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python benchmarks/demo.py out/demo
@@ -19,6 +19,14 @@ test-torch: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet -e ".[torch]"
 	FACEFLEET_REQUIRE=torch $(BIN)/python -m pytest -m "not slow" \
 	  tests/unit/models tests/unit/backends tests/unit/ops/cuda tests/contract/test_backends.py tests/parity/test_engines.py tests/docs
+
+# What needs the extra [video]. The tests of live streams run where Debian's GStreamer RTSP server is installed.
+test-video: $(VENV)/dev.stamp
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
+	$(BIN)/python -m pip install --quiet -e ".[video]"
+	FACEFLEET_REQUIRE=video $(BIN)/python -m pytest -m "not slow" \
+	  tests/unit/sources/video tests/unit/sinks/video tests/unit/jobs/video tests/unit/tracks \
+	  tests/unit/cli/test_video.py tests/docs/test_video_page.py tests/contract/test_videos.py tests/parity/test_video_tracks.py
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

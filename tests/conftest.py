@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 from collections.abc import Iterator
@@ -19,6 +20,13 @@ def skip_without(what: str, reason: str) -> None:
     if what in REQUIRED:
         pytest.fail(f"{what} is required: {reason}")
     pytest.skip(reason)
+
+
+def need_video() -> None:
+    """Skip where the extra ``[video]`` is not installed."""
+    for module in ("av", "lap", "matplotlib"):
+        if importlib.util.find_spec(module) is None:
+            skip_without("video", f'{module} is not installed: pip install "facefleet[video]"')
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,9 @@ FacefleetError
 │   ├── TruncatedImageError     the bytes end too early
 │   ├── ImageTooLargeError      more pixels than `decode.max_pixels`
 │   ├── InvalidArrayError       an array that is not a picture (shape, dtype, non-finite)
+│   ├── CorruptVideoError       a video of which nothing can be decoded
+│   ├── StreamError             a live stream that is not there or broke off (retryable)
+│   │   └── StreamTimeoutError  nothing came within the time allowed
 │   └── AlignmentError          landmarks of one face from which no transform can be made
 ├── PackError                   something is wrong with a model pack
 │   ├── PackNotFoundError       no pack of that name
@@ -158,6 +161,25 @@ class InvalidArrayError(InputError):
     """An array that cannot be read as a picture."""
 
     code = "invalid_array"
+
+
+class CorruptVideoError(InputError):
+    """A video of which nothing can be decoded."""
+
+    code = "corrupt_video"
+
+
+class StreamError(InputError):
+    """A live stream that is not there, or broke off."""
+
+    code = "stream"
+    retryable = True
+
+
+class StreamTimeoutError(StreamError):
+    """Nothing came from a stream within the time allowed."""
+
+    code = "stream_timeout"
 
 
 class AlignmentError(InputError):

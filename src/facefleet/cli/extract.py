@@ -114,7 +114,7 @@ def extract(
     with (
         Engine(loaded.settings) as engine,
         _cached(engine, loaded.settings) as analyzer,
-        _stopping() as stop,
+        stopping() as stop,
         _progress(inputs or [], chosen) as progress,
     ):
         result = run_job(
@@ -153,7 +153,7 @@ def _cached(engine: Engine, settings: Settings) -> Iterator[Analyzer]:
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[threading.Event]:
     """The first Ctrl-C (or SIGTERM) asks for an orderly end, the second one ends at once."""
     stop = threading.Event()
 
@@ -162,7 +162,7 @@ def _stopping() -> Iterator[threading.Event]:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         stop.set()
-        say("stopping: photos in progress are finished; press Ctrl-C again to end at once")
+        say("stopping: what is in progress is finished; press Ctrl-C again to end at once")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

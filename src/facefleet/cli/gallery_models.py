@@ -112,7 +112,7 @@ def reembed(
         runtime__precision=precision,
         detect__score=score,
     )
-    from facefleet.cli.extract import _stopping
+    from facefleet.cli.extract import stopping
     from facefleet.gallery.reembed import reembed as move
     from facefleet.models.load import load_models
     from facefleet.pipeline import Engine
@@ -121,7 +121,7 @@ def reembed(
         shared.open_gallery(folder, actor) as gallery,
         Engine(loaded.settings) as engine,
         contextlib.ExitStack() as stack,
-        _stopping() as stop,
+        stopping() as stop,
         _progress() as progress,
     ):
         chips = None

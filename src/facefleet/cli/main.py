@@ -27,6 +27,7 @@ from facefleet.cli import (
     top,
     tune,
     verify,
+    video,
 )
 
 _EPILOG = "Exit codes: 0 done, 1 some inputs failed or a problem was found, 2 usage, 3 nothing could be done."
@@ -40,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("extract", epilog=_EPILOG)(extract.extract)
+app.command("video", epilog=_EPILOG)(video.video)
 app.command("verify", epilog=_EPILOG)(verify.verify)
 app.command("serve", epilog=_EPILOG)(serve.serve)
 app.command("search", epilog=_EPILOG)(search.search)
