@@ -2,18 +2,21 @@
 
 Owns the module on its device, one slot of buffers an instance and bucket, and the compile cache. Batches are padded
 up to the next bucket and split above the largest, so that a run never meets a shape it has not been warmed for.
-On the CPU the module runs uncompiled: right, and slow.
+Face embedders in fp16 run as chains of fused convolutions (`fused`); every other network, or size of picture, is
+compiled by Inductor. On the CPU the module runs uncompiled: right, and slow.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import logging
 import queue
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +29,10 @@ from facefleet.backends.torch.importer import module_from_onnx
 from facefleet.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from facefleet.types import F32Array, U8Array
 
+if TYPE_CHECKING:
+    from facefleet.backends.torch.fused.network import FusedNetwork
+
+_log = logging.getLogger(__name__)
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Batch sizes that are compiled; others are padded up."""
 _CACHE = "compile-cache.bin"
@@ -75,34 +82,60 @@ class TorchRunner(Runner):
         except Exception as error:  # protobuf's exceptions share no base class
             raise BackendError(f"torch refuses {self.model.name}: not an ONNX file ({type(error).__name__})") from error
         self._names = tuple(value.name for value in proto.graph.output)
-        module = PictureNetwork(module_from_onnx(proto), self.contract).eval().to(self._device)
-        self._module = module.to(memory_format=torch.channels_last)
+        network = module_from_onnx(proto)
         self._graphs: dict[tuple[int, int, int], queue.SimpleQueue[_Slot]] = {}
         self._compiled: Any = None
+        self._fused = self._recognized(network)
+        self._module = PictureNetwork(network, self.contract).eval()
+        self._depthwise = any(_groups(node) > 1 for node in proto.graph.node)
+        if self._fused is None:
+            self._module = self._on_device()
         if self._device.type == "cuda":
-            self._load_cache()
-            self._compiled = self._compile(any(_groups(node) > 1 for node in proto.graph.node))
             for height, width in self.options.warm:
                 for bucket in reversed(self._buckets()):  # the largest first: what follows fits into its memory
                     self._slots(bucket, height, width)
         else:
             torch.set_num_threads(max(1, self.options.threads))
 
-    def _compile(self, depthwise: bool) -> Any:  # noqa: ANN401  # a callable module
+    def _recognized(self, network: torch.fx.GraphModule) -> FusedNetwork | None:
+        """The network as fused convolutions, if it is of that kind and asked for in fp16 on a CUDA device."""
+        if self._device.type != "cuda" or self.options.precision != "fp16" or not self.options.warm:
+            return None
+        if importlib.util.find_spec("triton") is None:
+            _log.warning("triton is not installed: %s runs through the general path", self.model.name)
+            return None
+        from facefleet.backends.torch.fused.match import Unmatched, plan_of
+        from facefleet.backends.torch.fused.network import FusedNetwork
+
+        plan = plan_of(network, self.contract, self.options.warm[0], low=torch.float16)
+        if isinstance(plan, Unmatched):
+            _log.info("%s runs through the general path: %s", self.model.name, plan.reason)
+            return None
+        return FusedNetwork(plan, self._device, self.options.engine)
+
+    def _on_device(self) -> torch.nn.Module:
+        assert self._module is not None
+        return self._module.to(self._device).to(memory_format=torch.channels_last)
+
+    def _general(self) -> Any:  # noqa: ANN401  # a callable module
         """The module, compiled at its first run of each bucket.
 
         Networks of plain convolutions are tuned kernel by kernel. Depthwise ones are not: tuning takes seconds for
         each of their many small layers, and a replayed graph leaves little to gain.
         """
-        from torch._inductor import select_algorithm
+        if self._compiled is None:
+            from torch._inductor import select_algorithm
 
-        select_algorithm.PRINT_AUTOTUNE = False
-        torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
-        mode = "default" if depthwise else "max-autotune-no-cudagraphs"
-        return torch.compile(self._module, dynamic=False, mode=mode)
+            self._load_cache()
+            self._module = self._on_device()
+            select_algorithm.PRINT_AUTOTUNE = False
+            torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
+            mode = "default" if self._depthwise else "max-autotune-no-cudagraphs"
+            self._compiled = torch.compile(self._module, dynamic=False, mode=mode)
+        return self._compiled
 
     def _close_impl(self) -> None:
-        self._module = self._compiled = None
+        self._module = self._compiled = self._fused = None
         self._graphs.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -137,7 +170,9 @@ class TorchRunner(Runner):
         if key not in self._graphs:
             slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
             for lane in range(self.options.instances):
-                slots.put(_Slot(self._compiled, key, self._device, self.options, lane))
+                fused = self._fused is not None and (height, width) == self._fused.size
+                module = self._fused.bucket(bucket) if self._fused is not None and fused else self._general()
+                slots.put(_Slot(module, key, self._device, self.options, lane))
             self._graphs[key] = slots
         return self._graphs[key]
 
@@ -161,7 +196,9 @@ class TorchRunner(Runner):
         import shutil
 
         shutil.copyfile(self.model, folder / "network.onnx")
-        if self._device.type == "cuda":
+        if self._fused is not None:
+            self._fused.save(folder)
+        if self._compiled is not None:
             artifacts = torch.compiler.save_cache_artifacts()
             if artifacts is not None:
                 (folder / _CACHE).write_bytes(artifacts[0])
