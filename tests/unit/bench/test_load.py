@@ -145,22 +145,25 @@ class TestGenerator:
     @pytest.mark.parametrize("path", ["/faces", "/chunked"])
     def test_closed_loop_sends_photos_and_counts_faces(self, path: str) -> None:
         with server() as found:
-            sent = client(f"http://127.0.0.1:{found.server_port}{path}", b"x", b"xyz").closed(3, 0.3)
-        assert sent.planned == len(sent.latencies_s) == len(found.bodies) > 3
-        assert set(found.bodies) == {b"x", b"xyz"}
-        assert sent.faces == {0: 1, 1: 3}
+            sent = client(f"http://127.0.0.1:{found.server_port}{path}", b"xyz").closed(3, 0.3)
+        assert sent.planned == len(sent.latencies_s) == len(found.bodies) >= 3
+        assert set(found.bodies) == {b"xyz"}
+        assert sent.faces == {0: 3}
         assert set(sent.statuses) == {200}
         assert sent.failed == 0
         assert found.headers[0]["X-Test"] == "1"
         figures = load_figures("3 users", None, [sent])
-        assert set(figures["by_faces"]) <= {"1", "3"}
+        assert set(figures["by_faces"]) <= {"3"}
         assert figures["schedule_error"] is None
         assert figures["answers_per_s"]["median"] > 0
 
     def test_open_loop_sends_everything_once(self) -> None:
         due = [index * 0.002 for index in range(60)]
         with server() as found:
-            sent = client(f"http://127.0.0.1:{found.server_port}/faces", b"x").open(due)
+            sent = client(f"http://127.0.0.1:{found.server_port}/faces", b"x", b"xyz").open(due)
+        assert set(found.bodies) == {b"x", b"xyz"}
+        assert sent.faces == {0: 1, 1: 3}
+        assert set(load_figures("open", 500.0, [sent])["by_faces"]) == {"1", "3"}
         assert sent.planned == len(found.bodies) == len(sent.latencies_s) == len(sent.late_s) == 60
         assert all(latency >= service for latency, service in zip(sent.latencies_s, sent.services_s, strict=True))
 
@@ -211,7 +214,7 @@ class TestCoordinatedOmission:
         slow = [each for each in sent.latencies_s if each > 0.1]
         slow_service = [each for each in sent.services_s if each > 0.1]
         assert len(slow) > 20
-        assert len(slow_service) <= 4
+        assert len(slow_service) < len(slow) / 3
 
 
 class TestScheduleError:
