@@ -110,6 +110,7 @@ def main() -> None:
                 slots = runner._slots(bucket, 112, 112)
                 slot = slots.get()
                 slots.put(slot)
+                assert slot._graph is not None
                 rows.append(
                     {
                         "batch": bucket,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -40,7 +41,7 @@ def analyze(engine: object, clip: Path, output: Path, sampling: Sampling) -> Vid
         )
 
 
-def compare(labels: list[dict[str, object]], faces: Path) -> dict[str, object]:
+def compare(labels: list[dict[str, Any]], faces: Path) -> dict[str, int]:
     """Labels found, in a track, identity switches (as CLEAR MOT counts them), and persons of each track."""
     rows = pq.read_table(faces).to_pylist()
     found = tracked = switches = 0

@@ -58,6 +58,12 @@ class RunnerOptions:
         profile: (min, opt, max) shapes of the pictures, (n, h, w, 3), for backends that build for them; empty: none.
         pools: Memory pool -> bytes, for backends that have them.
         hardware_compatible: Whether what is built runs on other devices of the kind too, where a backend has that.
+        whole_batches: Run every batch as one, also where a backend is faster, or the same to the last bit, picture by
+            picture: for measuring. OpenVINO then has a plan for batches of `chunk` only.
+        cuda_graphs: Replay recorded work, where a device can; else it is launched anew each time.
+        spin_wait: Wait for a device by asking it again and again: quicker, and a processor is busy with it.
+        transfers: False: pictures are not copied to the device nor results back, and what a run returns says nothing:
+            for measuring the network alone.
     """
 
     device: str = "cpu"
@@ -72,6 +78,10 @@ class RunnerOptions:
     profile: tuple[tuple[int, int, int, int], ...] = ()
     pools: Mapping[str, int] = field(default_factory=dict)
     hardware_compatible: bool = False
+    whole_batches: bool = False
+    cuda_graphs: bool = True
+    spin_wait: bool = True
+    transfers: bool = True
 
 
 class Runner(ABC):

@@ -5,10 +5,10 @@ Reads, never changes. A device is touched only where it is asked about by name.
 
 from __future__ import annotations
 
-import hashlib
-import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from facefleet.config.machine import cpu_facts
 
 _DISTRIBUTIONS = {"tensorrt": ("tensorrt", "tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13")}
 
@@ -37,19 +37,8 @@ def device_facts(device: str) -> dict[str, str]:
 
 
 def _cpu() -> dict[str, str]:
-    name, flags = platform.processor() or platform.machine(), ""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            name = value.strip()
-        elif key.strip() in ("flags", "Features"):
-            flags = value.strip()
-            break
-    return {"cpu": name, "instructions": hashlib.sha256(flags.encode()).hexdigest()[:16]}
+    name, instructions = cpu_facts()
+    return {"cpu": name, "instructions": instructions}
 
 
 def _cuda(device: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from facefleet.backends.base import ANY_SIZE, Runner
 from facefleet.backends.faults import device_error
+from facefleet.backends.timing import COMPUTE, TRANSFER_OUT, WAIT, part
 from facefleet.errors import BackendError, BackendUnavailableError
 from facefleet.types import F32Array, U8Array
 
@@ -73,6 +74,9 @@ class OpenVinoRunner(Runner):
         self._chunks: dict[tuple[int, int], queue.SimpleQueue[Any]] = {}
         self._compiled: dict[str, ov.CompiledModel] = {}
         for size in (*self.options.warm, *(() if self.options.warm else (ANY_SIZE,))):
+            if self.options.whole_batches and size != ANY_SIZE:
+                self._chunks[size] = self._compile(size, self.options.chunk)
+                continue
             self._plans[size] = self._compile(size, 1)
             if self.options.chunk > 1 and size != ANY_SIZE:
                 self._add_chunks(size)
@@ -165,14 +169,16 @@ class OpenVinoRunner(Runner):
 
     def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
         size = (pictures.shape[1], pictures.shape[2])
-        single = self._plans.get(size) or self._any_size()
         several = self._chunks.get(size)
+        whole = several is not None and len(pictures) % self.options.chunk == 0
+        single = self._plans.get(size) or (several if whole else self._any_size())
         rows: list[tuple[F32Array, ...]] = []
         start = 0
         while start < len(pictures):
             if several is not None and len(pictures) - start >= self.options.chunk:
                 step, requests = self.options.chunk, several
             else:
+                assert single is not None
                 step, requests = 1, single
             rows.append(self._infer(requests, pictures[start : start + step]))
             start += step
@@ -181,10 +187,13 @@ class OpenVinoRunner(Runner):
     def _infer(self, requests: queue.SimpleQueue[Any], pictures: U8Array) -> tuple[F32Array, ...]:
         import openvino as ov
 
-        request = requests.get()
+        with part(WAIT):
+            request = requests.get()
         try:
-            request.infer({0: ov.Tensor(pictures, shared_memory=True)})
-            return tuple(np.array(output.data, np.float32) for output in request.output_tensors)
+            with part(COMPUTE):
+                request.infer({0: ov.Tensor(pictures, shared_memory=True)})
+            with part(TRANSFER_OUT):
+                return tuple(np.array(output.data, np.float32) for output in request.output_tensors)
         except RuntimeError as error:
             raise device_error(f"openvino failed on {self.model.name}", message=str(error)) from error
         finally:

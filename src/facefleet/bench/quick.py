@@ -65,7 +65,7 @@ def measure(engine: Engine, items: Iterable[SourceItem], *, seconds: float) -> Q
     Raises:
         ConfigError: None of the photos can be used.
     """
-    photos, failed = _held(items)
+    photos, failed = held_photos(items)
     warm = [outcome.ok for outcome in engine.map(photos)]
     photos = [photo for photo, good in zip(photos, warm, strict=True) if good]
     failed += warm.count(False)
@@ -94,7 +94,8 @@ def measure(engine: Engine, items: Iterable[SourceItem], *, seconds: float) -> Q
     return QuickReport(len(photos), failed, images, faces, took, stages)
 
 
-def _held(items: Iterable[SourceItem]) -> tuple[list[ImageSource], int]:
+def held_photos(items: Iterable[SourceItem]) -> tuple[list[ImageSource], int]:
+    """Photos in memory, up to 512 MiB, and how many could not be read."""
     decoder = Decoder()
     photos: list[ImageSource] = []
     failed = size = 0

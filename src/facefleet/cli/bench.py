@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
-from facefleet.cli import options
+from facefleet.cli import bench_compare, bench_model, bench_pipeline, bench_serve, options
 from facefleet.cli.exits import Exit, command
 from facefleet.telemetry import configure_logging
 
 app = typer.Typer(no_args_is_help=True)
+app.command("model")(bench_model.model)
+app.command("pipeline")(bench_pipeline.pipeline)
+app.command("serve")(bench_serve.serve)
+app.command("compare")(bench_compare.compare)
 
 
 @app.command()
@@ -29,6 +33,7 @@ def quick(
     score: options.Score = None,
     sets: options.Set = None,
     config: options.Config = None,
+    profile: options.Profile = None,
     verbose: options.Verbose = False,
 ) -> Exit:
     """Images and faces per second, and milliseconds per stage, from encoded bytes to embeddings."""
@@ -37,6 +42,7 @@ def quick(
         config=config,
         sets=sets,
         det_size=det_size,
+        profile=profile,
         pack=pack,
         runtime__backend=backend,
         runtime__devices=devices,

@@ -19,9 +19,10 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     sets: options.Set = None,
     config: options.Config = None,
+    profile: options.Profile = None,
 ) -> Exit:
     """Every setting, its value, and where that came from."""
-    loaded = options.effective(config=config, sets=sets)
+    loaded = options.effective(config=config, sets=sets, profile=profile)
     if as_json:
         print(json.dumps({key: {"value": value, "from": origin} for key, value, origin in loaded.items()}))
         return Exit.DONE

@@ -67,6 +67,7 @@ def extract(
     ] = None,
     sets: options.Set = None,
     config: options.Config = None,
+    profile: options.Profile = None,
     verbose: options.Verbose = False,
     log_format: options.LogFormat = "human",
 ) -> Exit:
@@ -79,6 +80,7 @@ def extract(
         config=config,
         sets=sets,
         det_size=det_size,
+        profile=profile,
         pack=pack,
         runtime__backend=backend,
         runtime__devices=devices,

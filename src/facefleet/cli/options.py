@@ -37,6 +37,10 @@ DetSize = Annotated[
 Score = Annotated[float | None, typer.Option("--score", help="Least detector score.", rich_help_panel=_DETECT)]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, KEY=VALUE; see `facefleet config show`.")]
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file to read instead of facefleet.toml.")]
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", help="What `facefleet tune` found for this machine.", rich_help_panel=_MODELS),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what is chosen and done, on stderr.")]
 
 LogFormat = Annotated[str, typer.Option("--log-format", help="human or json.")]
@@ -55,7 +59,12 @@ def log_format(name: str) -> Format:
 
 
 def effective(
-    *, config: Path | None, sets: Sequence[str] | None, det_size: Sequence[str] | None = None, **options: object
+    *,
+    config: Path | None,
+    sets: Sequence[str] | None,
+    det_size: Sequence[str] | None = None,
+    profile: Path | None = None,
+    **options: object,
 ) -> Loaded:
     """Settings with the command line on top.
 
@@ -63,6 +72,7 @@ def effective(
         config: TOML file.
         sets: ``KEY=VALUE`` texts.
         det_size: Detector sizes.
+        profile: Of this machine, below everything but the defaults.
         options: Dotted keys, dots written as two underscores; None where not given.
 
     Raises:
@@ -77,4 +87,4 @@ def effective(
     values |= {key.replace("__", "."): value for key, value in options.items() if value is not None}
     if det_size:
         values["detect.sizes"] = ",".join(det_size)
-    return load_settings(cli=values, toml=config)
+    return load_settings(cli=values, toml=config, profile=profile)

@@ -1,7 +1,7 @@
 """``facefleet top``: what the running engines of this user are doing, as a table that goes on.
 
 Reads the status files that engines write (`telemetry.status`); rates are differences between two of them. Changes
-nothing, and needs no engine's help, so it also shows one that hangs.
+nothing, and needs no engine's help, so it also shows one that hangs. What it sees can be recorded, and looked at again.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from facefleet.cli.exits import Exit, command
+from facefleet.errors import ConfigError
+from facefleet.telemetry.recording import Look, StatusRecorder, read_recording
 from facefleet.telemetry.status import Rates, Status, WorkerLoad, WorkerRates, rates, read_statuses, status_folder
 
 if TYPE_CHECKING:
@@ -40,15 +43,30 @@ def top(
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Where status files are; default: this user's.")
     ] = None,
+    record: Annotated[Path | None, typer.Option("--record", help="Write every look to this file too.")] = None,
+    replay: Annotated[
+        Path | None, typer.Option("--replay", help="Show what was recorded in this file; --once: its end.")
+    ] = None,
+    speed: Annotated[float, typer.Option("--speed", min=0.01, help="Of a replay.")] = 1.0,
 ) -> Exit:
     """Show running engines: devices, batches, queues, images/s, faces/s, memory. Ctrl-C ends it."""
-    watch = _Watch(folder or status_folder())
-    if not watch.look():
-        if as_json:
-            print(json.dumps({"engines": []}))
-        else:
-            print(f"{_NONE}: engines that you open show up here ({watch.folder})")
-        return Exit.DONE
+    if record is not None and replay is not None:
+        raise ConfigError("--record with --replay", hint="record what runs, or look at what was recorded")
+    if replay is not None:
+        return _replayed(read_recording(replay), speed, once=once, as_json=as_json)
+    with ExitStack() as stack:
+        recorder = None if record is None else stack.enter_context(StatusRecorder(record))
+        watch = _Watch(folder or status_folder(), recorder)
+        if not watch.look():
+            if as_json:
+                print(json.dumps({"engines": []}))
+            else:
+                print(f"{_NONE}: engines that you open show up here ({watch.folder})")
+            return Exit.DONE
+        return _watched(watch, interval, once=once, as_json=as_json)
+
+
+def _watched(watch: _Watch, interval: float, *, once: bool, as_json: bool) -> Exit:
     try:
         if as_json:
             _print_json(watch, interval, once=once)
@@ -65,17 +83,64 @@ def top(
     return Exit.DONE
 
 
+def _replayed(looks: list[Look], speed: float, *, once: bool, as_json: bool) -> Exit:
+    """Show a recording; in a pipe its end, or every look as JSON, without waiting."""
+    watch = _Watch(Path())
+    try:
+        if as_json:
+            for look in looks[-1:] if once else looks:
+                watch.take(look.statuses, look.at)
+                entry = {"at": look.at, "engines": [_as_json(status, rate) for status, rate in watch.engines()]}
+                print(json.dumps(entry), flush=True)
+        elif sys.stdout.isatty() and not once:
+            _live_replay(watch, looks, speed)
+        else:
+            from rich.console import Console
+
+            for look in looks:
+                watch.take(look.statuses, look.at)
+            console = Console(highlight=False)
+            console.print(_view(watch, console.width))
+    except KeyboardInterrupt:
+        pass
+    return Exit.DONE
+
+
+def _live_replay(watch: _Watch, looks: list[Look], speed: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for number, look in enumerate(looks):
+            watch.take(look.statuses, look.at)
+            live.update(_view(watch, console.width), refresh=True)
+            if number + 1 < len(looks):
+                time.sleep(max(looks[number + 1].at - look.at, 0.0) / speed)
+
+
 class _Watch:
     """The last two different statuses of every engine."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, recorder: StatusRecorder | None = None) -> None:
         self.folder = folder
+        self.at = time.time()
+        self._recorder = recorder
         self._before: dict[tuple[int, float], Status] = {}
         self._now: dict[tuple[int, float], Status] = {}
 
     def look(self) -> bool:
         """Read the statuses; whether there are any."""
-        found = {(status.pid, status.started): status for status in read_statuses(self.folder)}
+        statuses = read_statuses(self.folder)
+        at = time.time()
+        if self._recorder is not None:
+            self._recorder.write(Look(at, statuses))
+        return self.take(statuses, at)
+
+    def take(self, statuses: list[Status], at: float) -> bool:
+        """These are the statuses at this time; whether there are any."""
+        self.at = at
+        found = {(status.pid, status.started): status for status in statuses}
         for key, status in found.items():
             last = self._now.get(key)
             if last is not None and last.time != status.time:
@@ -135,15 +200,19 @@ def _view(watch: _Watch, width: int) -> RenderableType:
         return Text(_NONE, style="dim")
     parts: list[RenderableType] = []
     for status, rate in engines:
-        parts += [Text(), *_headline(status, rate), Padding(_table(status, rate, wide=width >= _WIDE), (0, 0, 0, 1))]
+        parts += [
+            Text(),
+            *_headline(status, rate, watch.at),
+            Padding(_table(status, rate, wide=width >= _WIDE), (0, 0, 0, 1)),
+        ]
     return Group(*parts[1:])
 
 
-def _headline(status: Status, rate: Rates) -> Iterator[Text]:
+def _headline(status: Status, rate: Rates, now: float) -> Iterator[Text]:
     """Which engine it is, and what it does as a whole."""
     from rich.text import Text
 
-    silent = time.time() - status.time
+    silent = now - status.time
     placement = _PLACEMENTS.get(status.placement, status.placement)
     first = Text(" ", no_wrap=True, overflow="ellipsis").append(status.pack, style="bold")
     first.append(f"  {placement}  pid {status.pid}  up {_span(status.time - status.started)}", style="dim")

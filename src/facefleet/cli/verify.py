@@ -35,6 +35,7 @@ def verify(
     score: options.Score = None,
     sets: options.Set = None,
     config: options.Config = None,
+    profile: options.Profile = None,
     verbose: options.Verbose = False,
 ) -> Exit:
     """Compare the largest faces of two photos.
@@ -47,6 +48,7 @@ def verify(
         config=config,
         sets=[*(sets or ()), "detect.order=area"],
         det_size=det_size,
+        profile=profile,
         pack=pack,
         runtime__backend=backend,
         runtime__devices=devices,

@@ -1,6 +1,8 @@
 """Settings: what they are, where they come from, and how many threads this process may use."""
 
 from facefleet.config.load import Loaded, load_settings, setting_keys
+from facefleet.config.machine import Machine, this_machine
+from facefleet.config.profile import Profile, read_profile, with_profile, write_profile
 from facefleet.config.settings import (
     BatchSettings,
     CacheSettings,
@@ -21,9 +23,15 @@ __all__ = [
     "EmbedSettings",
     "JobSettings",
     "Loaded",
+    "Machine",
+    "Profile",
     "RuntimeSettings",
     "Settings",
     "available_threads",
     "load_settings",
+    "read_profile",
     "setting_keys",
+    "this_machine",
+    "with_profile",
+    "write_profile",
 ]

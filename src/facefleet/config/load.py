@@ -1,7 +1,7 @@
 """Settings from the command line, the environment and a TOML file, with where each came from.
 
-Command line > environment (``FACEFLEET_DETECT_SCORE``) > ``facefleet.toml`` > default. Owns precedence and the
-wording of errors; ranges and choices are those of the dataclasses. Reads files; runs in the caller's thread.
+Command line > environment (``FACEFLEET_DETECT_SCORE``) > ``facefleet.toml`` > profile > default. Owns precedence and
+the wording of errors; ranges and choices are those of the dataclasses. Reads files; runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from facefleet.config.profile import Profile, read_profile
 from facefleet.config.settings import Settings
 from facefleet.errors import ConfigError
 
 PREFIX = "FACEFLEET_"
-RESERVED = frozenset({"FACEFLEET_CONFIG", "FACEFLEET_DATA", "FACEFLEET_REQUIRE"})
-"""Variables that are not settings: the TOML file to read, and two that belong to the tests."""
+RESERVED = frozenset({"FACEFLEET_CONFIG", "FACEFLEET_PROFILE", "FACEFLEET_DATA", "FACEFLEET_REQUIRE"})
+"""Variables that are not settings: the TOML file and the profile to read, and two that belong to the tests."""
 
 DEFAULT_FILE = Path("facefleet.toml")
 
@@ -57,6 +58,7 @@ def load_settings(
     cli: Mapping[str, object] | None = None,
     env: Mapping[str, str] | None = None,
     toml: Path | None = None,
+    profile: Path | None = None,
 ) -> Loaded:
     """Read all settings.
 
@@ -64,14 +66,19 @@ def load_settings(
         cli: Dotted key -> value; text is parsed as in the environment.
         env: The environment; default: the process's.
         toml: The file; default: ``FACEFLEET_CONFIG``, or ``facefleet.toml`` in the working folder if there is one.
+        profile: What `facefleet tune` found; default: ``FACEFLEET_PROFILE``, or what the file names as ``profile``.
 
     Raises:
-        ConfigError: An unknown key or a malformed value; names key, value, origin and what is allowed.
+        ConfigError: An unknown key or a malformed value; names key, value, origin and what is allowed. Or a profile
+            that was made on another machine, or for another pack.
     """
     env = os.environ if env is None else env
     file = toml or (Path(env["FACEFLEET_CONFIG"]) if env.get("FACEFLEET_CONFIG") else None)
+    from_file = _from_toml(file)
+    tuned = _profile(profile, env, file or DEFAULT_FILE, from_file)
     layers: list[dict[str, tuple[str, object]]] = [
-        _from_toml(file),
+        {} if tuned is None else {f"profile {tuned.path} {key}": (key, value) for key, value in tuned.values.items()},
+        from_file,
         {f"environment {name}": (key, value) for name, key, value in _from_env(env)},
         {f"command line {key}": (key, value) for key, value in (cli or {}).items()},
     ]
@@ -81,9 +88,24 @@ def load_settings(
         for origin, (key, value) in layer.items():
             if key not in origins:
                 raise _unknown(key, value, origin)
-            values[key] = _checked(key, value, origin)
+            values[key] = check_setting(key, value, origin)
             origins[key] = origin.removesuffix(f" {key}") if origin.startswith("command line") else origin
-    return Loaded(_compose(Settings, values, ""), origins)
+    settings: Settings = _compose(Settings, values, "")
+    if tuned is not None:
+        tuned.require_pack(settings.pack)
+    return Loaded(settings, origins)
+
+
+def _profile(
+    path: Path | None, env: Mapping[str, str], file: Path, from_file: dict[str, tuple[str, object]]
+) -> Profile | None:
+    """The profile that somebody names, if anybody does; takes its name out of what the file says."""
+    named = from_file.pop(f"{file} profile", None)
+    if path is None and env.get("FACEFLEET_PROFILE"):
+        path = Path(env["FACEFLEET_PROFILE"])
+    if path is None and named is not None:
+        path = file.parent / str(named[1])
+    return None if path is None else read_profile(path)
 
 
 @lru_cache(maxsize=1)
@@ -160,7 +182,17 @@ def _unknown(key: str, value: object, origin: str) -> ConfigError:
     return ConfigError(f"unknown setting {key}={value!r} (from {origin.removesuffix(f' {key}')})", hint=hint)
 
 
-def _checked(key: str, value: object, origin: str) -> object:
+def check_setting(key: str, value: object, origin: str) -> object:
+    """A value as the setting's type.
+
+    Args:
+        key: Dotted.
+        value: Text is parsed.
+        origin: Where it came from, for the error.
+
+    Raises:
+        ConfigError: It is malformed; names what is allowed.
+    """
     hint = setting_keys()[key]
     parsed = _parsed(value, hint) if isinstance(value, str) else value
     try:

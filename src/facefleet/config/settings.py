@@ -88,6 +88,8 @@ class RuntimeSettings:
             runs from there only. Empty: none.
         threads: Processor threads to use, 0 for min(affinity, cgroup quota).
         status: Write once a second what the engine does into a file of this user's, for `facefleet top`.
+        instances: Runs of each network that may be in progress at a time on a device, on its own streams there; 0: as
+            many as threads.
     """
 
     backend: Backend = "auto"
@@ -98,6 +100,7 @@ class RuntimeSettings:
     engines: str = ""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     status: bool = True
+    instances: Annotated[int, Field(ge=0, le=64)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,8 @@ class BatchSettings:
         embed: Most faces an embedder batch; faces of many pictures share one.
         target_p99_ms: Move batch sizes and delays so that 99 of 100 pictures are answered in so many milliseconds, half
             of it for detection, half for embedding; `detect` and `embed` are the most then. 0: they stay as they are.
+        max_delay_ms: The longest that a part-filled batch waits while more work is coming; nothing waits where none is.
+            Faces between processes (`placement` ``stage``) wait a fifth of it.
         max_images: Most pictures inside the pipeline at a time.
         max_bytes: Most bytes of encoded and decoded pictures inside it at a time; one picture always fits.
     """
@@ -116,6 +121,7 @@ class BatchSettings:
     detect: Annotated[int, Field(ge=1, le=256)] = 1
     embed: Annotated[int, Field(ge=1, le=256)] = 16
     target_p99_ms: Annotated[float, Field(ge=0, le=3_600_000)] = 0.0
+    max_delay_ms: Annotated[float, Field(ge=0, le=60_000)] = 250.0
     max_images: Annotated[int, Field(ge=1, le=65536)] = 64
     max_bytes: Annotated[int, Field(ge=1)] = 512 * 1024 * 1024
 

@@ -26,6 +26,13 @@ FILE = "gallery.sqlite"
 FORMAT = "1"
 _BUSY_S = 30.0
 _PAGE_BYTES = 8192  # a 512-d embedding and its row fit a page several times
+_PRAGMAS = (
+    f"page_size={_PAGE_BYTES}",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "secure_delete=ON",
+    "foreign_keys=ON",
+)
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE people (
@@ -98,14 +105,12 @@ class Database:
         if found is None:
             with self.mapped():
                 found = sqlite3.connect(self.path, isolation_level=None, timeout=_BUSY_S, check_same_thread=False)
-                for pragma in (
-                    f"page_size={_PAGE_BYTES}",
-                    "journal_mode=WAL",
-                    "synchronous=FULL",
-                    "secure_delete=ON",
-                    "foreign_keys=ON",
-                ):
-                    found.execute(f"PRAGMA {pragma}")
+                try:
+                    for pragma in _PRAGMAS:
+                        found.execute(f"PRAGMA {pragma}")
+                except BaseException:
+                    found.close()
+                    raise
             self._local.connection = found
             with self._lock:
                 ended = [entry for entry in self._connections if not entry[0].is_alive()]

@@ -86,7 +86,6 @@ def finish_erase(database: Database, view: View, *, wait_s: float = _WAIT_S) -> 
         EraseIncompleteError: A reader keeps the log.
     """
     folder = database.path.parent
-    view.forget()
     with snapshots_locked(folder):
         files = snapshot_files(folder)
         for path in files:
@@ -94,6 +93,7 @@ def finish_erase(database: Database, view: View, *, wait_s: float = _WAIT_S) -> 
     _cut_log(database, wait_s)
     with database.writing() as db:
         db.execute("DELETE FROM meta WHERE key = ?", (PENDING,))
+    view.renew()
     view.purge()
     return len(files)
 

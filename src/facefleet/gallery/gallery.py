@@ -8,6 +8,7 @@ up, and what a write has returned for is on the disk and in every later answer o
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -33,6 +34,7 @@ from facefleet.gallery.records import (
     Scoring,
 )
 from facefleet.gallery.vectors import checked_vectors
+from facefleet.gallery.view import Seen
 
 _MOST = 10_000  # people asked for in one search
 
@@ -44,6 +46,8 @@ class Gallery(GalleryRecord):
         folder: The gallery's folder.
         actor: Who changes it, for the history; default: the user of this process.
     """
+
+    _means: Means | None = None
 
     @classmethod
     def create(
@@ -126,22 +130,29 @@ class Gallery(GalleryRecord):
             raise ConfigError(f"threshold {limit}", hint="a cosine, -1 to 1")
         calibration = self.calibration()
         with self.view.searching() as (db, seen):
-            allowed = None
-            if where:
-                allowed = seen.roster.samples_of(person.id for person in reads.people(db, where))
+            chosen = None if not where else sorted(person.id for person in reads.people(db, where))
             if scoring == "best":
+                allowed = None if chosen is None else seen.roster.samples_of(chosen)
                 answers = best_people(seen, vectors, k, limit, allowed)
             else:
-                stored = None
-                if self.view.remote:
-                    ids = seen.roster.arrays()[0].tolist()
-                    stored = {number: each.embedding for number, each in reads.some_samples(db, ids).items()}
-                answers = Means(seen, allowed, stored).search(vectors, k, limit)
+                allowed = None if chosen is None else np.array(chosen, np.int64)
+                answers = self._means_of(seen, db).search(vectors, k, limit, allowed)
             wanted = sorted({each.person for answer in answers for each in answer})
             people = reads.some_people(db, wanted)
             if len(people) != len(wanted):  # the same state of the record says that they have samples
                 raise reads.damaged("the table of people")
         return [[_match(each, people, calibration) for each in answer] for answer in answers]
+
+    def _means_of(self, seen: Seen, db: sqlite3.Connection) -> Means:
+        """The means of a state; the latest are kept."""
+        means = self._means
+        if means is None or means.revision != seen.revision:
+            stored = None
+            if self.view.remote:
+                ids, _, vectors = reads.vectors_after(db, -1, self.header.pipeline.dimension)
+                stored = ids, vectors
+            self._means = means = Means(seen, stored)
+        return means
 
     def verify(
         self,

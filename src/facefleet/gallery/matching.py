@@ -5,17 +5,18 @@ Owns how a person with several samples is scored, and how far one has to look to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facefleet.gallery.index.base import NOTHING
-from facefleet.gallery.index.layered import LayeredState
+from facefleet.gallery.index.flat import FlatSegment
+from facefleet.gallery.index.layered import Base, LayeredIndex, LayeredState
 from facefleet.gallery.view import Seen
 from facefleet.types import F32Array
 
+_PEOPLE = 4096
 _FIRST = 4  # samples looked at per person wanted, the first time
 
 
@@ -81,35 +82,52 @@ class Means:
     """The mean of each person's samples, normalized: what mean scoring compares with. Made for one state.
 
     Source: template averaging, e.g. Whitelam et al., "IARPA Janus Benchmark-B face dataset", CVPRW 2017.
+
+    Args:
+        seen: The state.
+        vectors: Every sample's vector, where the state does not have them itself: (n,) ids, ascending, and (n, d).
     """
 
-    def __init__(self, seen: Seen, allowed: NDArray[np.int64] | None, vectors: Mapping[int, F32Array] | None) -> None:
+    def __init__(self, seen: Seen, vectors: tuple[NDArray[np.int64], F32Array] | None = None) -> None:
         ids, people = seen.roster.arrays()
-        if allowed is not None:
-            rows = np.isin(ids, allowed)
-            ids, people = ids[rows], people[rows]
-        if isinstance(seen.searcher, LayeredState):
-            living, all_vectors = seen.searcher.living()
-            matrix = all_vectors[np.searchsorted(living, ids)] if len(ids) else all_vectors[:0]
-        else:
-            assert vectors is not None
-            matrix = np.stack([vectors[int(number)] for number in ids]) if len(ids) else np.empty((0, 1), np.float32)
-        self.people, groups = np.unique(people, return_inverse=True)
-        order = np.argsort(groups, kind="stable")
-        starts = np.searchsorted(groups[order], np.arange(len(self.people)))
-        sums = np.add.reduceat(matrix[order].astype(np.float64), starts, axis=0) if len(ids) else matrix
-        norms = np.linalg.norm(sums, axis=1, keepdims=True)
-        self.vectors = (sums / np.where(norms > 0, norms, 1.0)).astype(np.float32)
+        if vectors is None:
+            assert isinstance(seen.searcher, LayeredState)
+            vectors = seen.searcher.living()
+        living, matrix = vectors
+        order = np.argsort(people, kind="stable")
+        owners, starts = np.unique(people[order], return_index=True)
+        rows = np.searchsorted(living, ids[order])
+        means = np.empty((len(owners), matrix.shape[1]), np.float32)
+        counts = np.diff(np.append(starts, len(rows)))
+        for first in range(0, len(owners), _PEOPLE):
+            some = slice(first, first + _PEOPLE)
+            sums = matrix[rows[starts[some]]].astype(np.float64)
+            for place in range(1, int(counts[some].max())):
+                more = np.flatnonzero(counts[some] > place)
+                sums[more] += matrix[rows[starts[some][more] + place]]
+            norms = np.linalg.norm(sums, axis=1, keepdims=True)
+            means[some] = sums / np.where(norms > 0, norms, 1.0)
+        base = Base(owners, means, FlatSegment(means) if len(owners) else None)
+        self.revision = seen.revision
+        self._index = LayeredIndex(matrix.shape[1], FlatSegment, {}, base)
 
-    def search(self, queries: F32Array, k: int, threshold: float) -> list[list[Candidate]]:
-        """The k people with the best means, for each query."""
-        if not len(self.people):
-            return [[] for _ in queries]
-        scores = np.clip(queries.astype(np.float64) @ self.vectors.T.astype(np.float64), -1, 1).astype(np.float32)
-        answers = []
-        for line in scores:
-            order = np.lexsort((self.people, -line))[:k]
-            answers.append(
-                [Candidate(int(self.people[i]), float(line[i]), None) for i in order if line[i] >= threshold]
-            )
-        return answers
+    def search(
+        self, queries: F32Array, k: int, threshold: float, allowed: NDArray[np.int64] | None
+    ) -> list[list[Candidate]]:
+        """The k people with the best means, for each query.
+
+        Args:
+            queries: (q, d) float32 of length one.
+            k: How many people, at most.
+            threshold: Least score.
+            allowed: People to choose from, ascending; None: all.
+        """
+        hits = self._index.search(queries, k, allowed=allowed)
+        return [
+            [
+                Candidate(person, score, None)
+                for person, score in zip(ids, scores, strict=True)
+                if person != NOTHING and score >= threshold
+            ]
+            for ids, scores in zip(hits.ids.tolist(), hits.scores.tolist(), strict=True)
+        ]

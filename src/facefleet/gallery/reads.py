@@ -30,9 +30,9 @@ _SAMPLE = (
 )
 
 
-_LATER_VECTORS = (
-    "SELECT COUNT(*) FROM samples WHERE revision > ?",
-    "SELECT id, person, embedding, checksum FROM samples WHERE revision > ? ORDER BY id",
+_LATER_VECTORS = (  # said, since SQLite would read the whole table to save itself the sorting
+    "SELECT COUNT(*) FROM samples INDEXED BY samples_by_revision WHERE revision > ?",
+    "SELECT id, person, embedding, checksum FROM samples INDEXED BY samples_by_revision WHERE revision > ? ORDER BY id",
 )
 _ALL_VECTORS = (
     "SELECT COUNT(*) FROM samples NOT INDEXED WHERE revision > ?",

@@ -217,6 +217,7 @@ class _Work:
                 mark_erased(change)
         if not complete:
             return None
+        gallery.view.forget()
         finish_erase(gallery.database, gallery.view)
         return len(present)
 

@@ -111,6 +111,15 @@ class View:
         """Whether the index lives in a server or a folder of its own, which has to be told of every change."""
         return self._kind not in SEGMENTS
 
+    def renew(self) -> None:
+        """After an erasing: arrange the index anew in the background, so that memory lets go of the erased, too."""
+        with self._lock:
+            if self._index is None or self.remote:
+                return
+            with self._database.reading() as db:
+                self._caught_up(db)
+            self._start_rebuild(always=True)
+
     def purge(self) -> None:
         """After an erasing: what a server or a folder of its own holds lets go of the erased."""
         if not self.remote:
@@ -263,9 +272,9 @@ class View:
         except GalleryWriteError as error:
             _log.warning("no snapshot was written: %s", error)
 
-    def _start_rebuild(self) -> None:
+    def _start_rebuild(self, *, always: bool = False) -> None:
         index = self._index
-        if not isinstance(index, LayeredIndex) or not index.wants_rebuild:
+        if not isinstance(index, LayeredIndex) or not (always or index.wants_rebuild):
             return
         if self._rebuild is None or not self._rebuild.is_alive():
             self._rebuild = threading.Thread(target=self._rebuilt, name="facefleet-index", daemon=True)

@@ -131,14 +131,15 @@ class _Loader:
         self._located = located
         self.detector_file = prepare_detector(self._store, located, backend=self.choice.backend)
         self.embedder_file = prepare_embedder(self._store, located, backend=self.choice.backend)
-        self._options = RunnerOptions(device=self.choice.device, instances=self.threads, threads=self.threads)
+        self.instances = settings.runtime.instances or self.threads
+        self._options = RunnerOptions(device=self.choice.device, instances=self.instances, threads=self.threads)
 
     def detector(self, precision: Precision, *, instances: int = 0) -> Detector:
         """A detector, not open; `instances` other than the engine's for trying it."""
         spec = self.manifest.detector
         options = replace(
             self._options,
-            instances=instances or self.threads,
+            instances=instances or self.instances,
             warm=_squares(self._settings.detect.sizes, spec),
         )
         file = prepare_detector(self._store, self._located, backend=self.choice.backend, precision=precision)
@@ -150,7 +151,7 @@ class _Loader:
         spec = self.manifest.embedder
         options = replace(
             self._options,
-            instances=instances or self.threads,
+            instances=instances or self.instances,
             warm=((spec.height, spec.width),),
             chunk=CHUNK,
         )

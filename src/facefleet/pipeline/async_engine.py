@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Hashable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -19,10 +20,13 @@ class AsyncEngine:
     Args:
         settings: As for `Engine`.
         pack: As for `Engine`.
+        profile: As for `Engine`.
     """
 
-    def __init__(self, settings: Settings | None = None, *, pack: str | None = None) -> None:
-        self.engine = Engine(settings, pack=pack)
+    def __init__(
+        self, settings: Settings | None = None, *, pack: str | None = None, profile: str | Path | None = None
+    ) -> None:
+        self.engine = Engine(settings, pack=pack, profile=profile)
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self.engine.open)

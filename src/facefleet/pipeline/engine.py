@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Generator, Hashable, Iterable, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from facefleet.batching import Priority
-from facefleet.config import Settings
+from facefleet.config import Settings, read_profile, with_profile
 from facefleet.errors import ClosedError, FacefleetError
 from facefleet.packs import Manifest
 from facefleet.pipeline.choose import make_engine
@@ -26,7 +27,7 @@ from facefleet.pipeline.local import LocalEngine
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.status import StatusReader
 from facefleet.telemetry.status import StatusWriter
-from facefleet.types import Faces, ImageSource, Outcome
+from facefleet.types import FaceChips, Faces, ImageSource, Outcome
 from facefleet.workers import WorkerStatus
 
 _log = logging.getLogger(__name__)
@@ -42,11 +43,21 @@ class Engine:
     Args:
         settings: All options; default: `Settings()`.
         pack: Name of a model pack or path of a manifest, instead of `settings.pack`.
+        profile: What `facefleet tune` found for this machine; settings that are not at their default stay.
+
+    Raises:
+        ConfigError: The profile is malformed, or of another machine or pack.
     """
 
-    def __init__(self, settings: Settings | None = None, *, pack: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings | None = None, *, pack: str | None = None, profile: str | Path | None = None
+    ) -> None:
         self.settings = settings or Settings()
         self._pack = pack or self.settings.pack
+        if profile is not None:
+            tuned = read_profile(Path(profile))
+            tuned.require_pack(self._pack)
+            self.settings = with_profile(self.settings, tuned)
         self._lock = threading.Lock()
         self._running: LocalEngine | FleetEngine | None = None
         self._facts: Mapping[str, Any] = {}
@@ -135,7 +146,7 @@ class Engine:
 
     def submit(
         self,
-        image: ImageSource,
+        image: ImageSource | FaceChips,
         *,
         chips: bool = False,
         embed: bool = True,
@@ -147,7 +158,7 @@ class Engine:
         """As `analyze`, without waiting for the answer; waits only while the pipeline is full.
 
         Args:
-            image: As for `analyze`.
+            image: As for `analyze`; or `FaceChips` of 112 x 112, whose rows are embedded as they are.
             chips: Whether to return the aligned faces too.
             embed: Whether faces are embedded; else their vectors are NaN.
             priority: Who goes first.

@@ -19,6 +19,7 @@ from facefleet.models.load import ROLES, Loaded, Role, load_models
 from facefleet.pipeline.adapting import measured_curve
 from facefleet.pipeline.door import Door
 from facefleet.pipeline.fingerprint import fingerprint
+from facefleet.pipeline.observed import observed
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.scheduler import Scheduler
 from facefleet.pipeline.stages import Stages
@@ -70,15 +71,16 @@ class LocalEngine:
                 models.select,
             )
             self._scheduler = Scheduler(
-                stages,
+                observed(stages),
                 workers=models.workers,
                 detect_batch=batch.detect,
                 embed_batch=batch.embed,
                 max_images=batch.max_images,
                 max_bytes=batch.max_bytes,
+                max_delay_s=batch.max_delay_ms / 1000,
                 answers=self._answers,
                 target_s=batch.target_p99_ms / 1000 if batch.target_p99_ms else None,
-                curves=_curves(models, batch) if batch.target_p99_ms else None,
+                curves=stage_curves(models, batch) if batch.target_p99_ms else None,
             )
             stack.callback(self._scheduler.close)
             self._resources = stack.pop_all()
@@ -130,8 +132,8 @@ class LocalEngine:
         return self.scheduler.queues()
 
 
-def _curves(models: Loaded, batch: BatchSettings) -> dict[str, LatencyCurve]:
-    """Service times of the networks that are here, on blank pictures."""
+def stage_curves(models: Loaded, batch: BatchSettings) -> dict[str, LatencyCurve]:
+    """Service times of the networks that are here, on blank pictures, up to the bounds of `batch`."""
     curves = {}
     detector, embedder = models.detector, models.embedder
     if detector is not None:

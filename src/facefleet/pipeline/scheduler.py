@@ -28,13 +28,12 @@ from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
 from facefleet.pipeline.stages import Stages, assemble
 from facefleet.telemetry import InferenceLog, span
 from facefleet.telemetry.record import STAGES, Answers
-from facefleet.types import Faces, Outcome
+from facefleet.types import FaceChips, Faces, Outcome
 
 T = TypeVar("T", DetectorInput, FaceInput)
 Task = Callable[[], None]
 
 _log = logging.getLogger(__name__)
-_MAX_DELAY_S = 0.25  # the longest a part-filled batch waits while there are photos to decode
 
 
 class Scheduler:
@@ -47,6 +46,7 @@ class Scheduler:
         embed_batch: Most faces an embedder batch.
         max_images: Photos inside at a time; `submit` waits beyond that.
         max_bytes: Budget for encoded and decoded photos; one always fits.
+        max_delay_s: The longest a part-filled batch waits while there are photos to decode.
         answers: Counts how photos are answered; None inside a worker, whose parent counts.
         target_s: 99 of 100 photos are to be answered in so many seconds; None: batches stay as they are.
         curves: Service times of the stages, for a target.
@@ -61,6 +61,7 @@ class Scheduler:
         embed_batch: int,
         max_images: int,
         max_bytes: int,
+        max_delay_s: float = 0.25,
         answers: Answers | None = None,
         target_s: float | None = None,
         curves: Mapping[str, LatencyCurve] | None = None,
@@ -71,8 +72,8 @@ class Scheduler:
         self.door = Door(max_images=max_images, max_bytes=max_bytes, answers=answers)
         self._new: Batcher[Photo] = Batcher(BatchPolicy(1, 0.0))
         self._loaded: deque[Photo] = deque()
-        self._detect: Batcher[DetectorInput] = Batcher(BatchPolicy(detect_batch, _MAX_DELAY_S))
-        self._embed: Batcher[FaceInput] = Batcher(BatchPolicy(embed_batch, _MAX_DELAY_S))
+        self._detect: Batcher[DetectorInput] = Batcher(BatchPolicy(detect_batch, max_delay_s))
+        self._embed: Batcher[FaceInput] = Batcher(BatchPolicy(embed_batch, max_delay_s))
         self._limits = {"detect": SizeLimit(detect_batch), "embed": SizeLimit(embed_batch)}
         batchers: dict[str, Batcher[Any]] = {"detect": self._detect, "embed": self._embed}
         self._adapters = {
@@ -157,6 +158,7 @@ class Scheduler:
             for stage, batcher in (("detect", self._detect), ("embed", self._embed)):
                 waiting[stage] = len(batcher)
                 STAGES[stage].queue(len(batcher), batcher.age(now))
+                STAGES[stage].limit(batcher.policy.max_batch)
             return waiting
 
     def _work(self) -> None:
@@ -209,6 +211,9 @@ class Scheduler:
     def _load(self, photo: Photo) -> None:
         if not photo.future.set_running_or_notify_cancel():
             self._leave(photo, Outcome(error=CancelledError("taken back")))
+            return
+        if isinstance(photo.source, FaceChips):
+            self._align(photo)
             return
         started = time.perf_counter()
         try:

@@ -112,6 +112,14 @@ DECLARATIONS: tuple[Declaration, ...] = (
         BATCHES,
     ),
     Declaration(
+        "facefleet_stage_batch_limit",
+        "gauge",
+        "Most items a batch at present: as set, as a profile set it, or as the latency target moved it.",
+        "Under load the mean of batch_size should be near it. Far below, with a queue: raise the batch delay.",
+        ("stage",),
+        merge="max",
+    ),
+    Declaration(
         "facefleet_stage_padding_rows_total",
         "counter",
         "Rows that were run only to fill a batch up to its bucket.",
@@ -207,6 +215,21 @@ DECLARATIONS: tuple[Declaration, ...] = (
         "Engines compiled because none on disk fitted.",
         "Anything but zero at start: build engines ahead with facefleet build, and set runtime.engines.",
         ("backend",),
+    ),
+    Declaration(
+        "facefleet_requests_total",
+        "counter",
+        "Requests of the server by protocol, route and status.",
+        "503: overload; more devices, or fewer clients. 429: a key's rate. 5xx else: the log, by request id.",
+        ("protocol", "route", "status"),
+    ),
+    Declaration(
+        "facefleet_request_duration_seconds",
+        "histogram",
+        "Time from the headers of a request to the end of its answer, by protocol and route.",
+        "Far above facefleet_image_duration_seconds: slow clients, or a front without processor time.",
+        ("protocol", "route"),
+        SECONDS,
     ),
 )
 

@@ -25,7 +25,7 @@ METRICS = Metrics()
 class Stage:
     """What a stage records: ``load``, ``decode``, ``detect``, ``align``, ``embed``, or a worker's ``photo``."""
 
-    __slots__ = ("_age", "_depth", "_padding", "_quarantined", "_requeues", "_seconds", "_size", "_wait")
+    __slots__ = ("_age", "_depth", "_limit", "_padding", "_quarantined", "_requeues", "_seconds", "_size", "_wait")
 
     def __init__(self, metrics: Metrics, stage: str) -> None:
         self._size = metrics.instrument("facefleet_stage_batch_size", Histogram, stage).observe
@@ -33,6 +33,7 @@ class Stage:
         self._seconds = metrics.instrument("facefleet_stage_duration_seconds", Histogram, stage).observe
         self._wait = metrics.instrument("facefleet_stage_queue_wait_seconds", Histogram, stage).observe
         self._depth = metrics.instrument("facefleet_stage_queue_depth", Gauge, stage).set
+        self._limit = metrics.instrument("facefleet_stage_batch_limit", Gauge, stage).set
         self._age = metrics.instrument("facefleet_stage_queue_age_seconds", Gauge, stage).set
         self._requeues = metrics.instrument("facefleet_requeues_total", Counter, stage).inc
         self._quarantined = metrics.instrument("facefleet_quarantined_total", Counter, stage).inc
@@ -62,6 +63,10 @@ class Stage:
         """What waits now, and how long the oldest has waited."""
         self._depth(depth)
         self._age(age_s)
+
+    def limit(self, items: int) -> None:
+        """So many items a batch are the most at present."""
+        self._limit(items)
 
     def requeued(self, items: int = 1) -> None:
         """Items were given to another worker."""
@@ -181,6 +186,25 @@ class Batcher:
         self._metrics.stop_ticking(self._name)
 
 
+class Requests:
+    """How requests of the server are answered."""
+
+    def __init__(self, metrics: Metrics = METRICS) -> None:
+        self._metrics = metrics
+
+    def answered(self, protocol: str, route: str, status: int | str, seconds: float) -> None:
+        """A request got its answer.
+
+        Args:
+            protocol: ``http`` or ``grpc``.
+            route: As declared, without what stands for its parameters.
+            status: Of the answer.
+            seconds: Since it came.
+        """
+        self._metrics.instrument("facefleet_requests_total", Counter, protocol, route, str(status)).inc()
+        self._metrics.instrument("facefleet_request_duration_seconds", Histogram, protocol, route).observe(seconds)
+
+
 class Bound(dict[str, T], Generic[T]):
     """Name -> what records for it, made when first asked for.
 
@@ -220,6 +244,7 @@ CACHES: Bound[Cache] = Bound(Cache)
 WORKERS: Bound[WorkerPlace] = Bound(WorkerPlace)
 BATCHERS: Bound[Batcher] = Bound(Batcher)
 ANSWERS = Answers()
+REQUESTS = Requests()
 snapshot = METRICS.snapshot
 fold = METRICS.fold
 retire = METRICS.retire

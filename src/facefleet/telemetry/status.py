@@ -202,12 +202,20 @@ def _read(path: Path) -> Status | None:
             return None
         with path.open("rb") as file:
             data = json.loads(file.read(_MOST_BYTES))
-        return _status(data)
+        return status_from_json(data)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _status(data: Mapping[str, Any]) -> Status:
+def status_from_json(data: Mapping[str, Any]) -> Status:
+    """A status of what `Status.as_json` gave.
+
+    Raises:
+        KeyError: Something is missing.
+        ValueError: Something is not what it should be.
+        TypeError: Likewise.
+        AttributeError: Likewise.
+    """
     return Status(
         pid=int(data["pid"]),
         started=float(data["started"]),

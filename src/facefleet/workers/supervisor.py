@@ -192,6 +192,7 @@ class Supervisor:
             WORKERS[worker.spec.name].state(worker.spec.stage, worker.state.value)
         for stage, batcher in self.dispatcher.batchers.items():
             STAGES[stage].queue(self.dispatcher.waiting(stage), batcher.age(now))
+            STAGES[stage].limit(batcher.policy.max_batch)
 
     def _patience(self, worker: Worker) -> float:
         return self.options.silence_s if worker.state in READY_STATES else self.options.start_s

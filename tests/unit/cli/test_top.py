@@ -156,3 +156,29 @@ class TestLive:
         assert text.startswith("\x1b[?1049h")
         assert "\x1b[?1049l" in text  # the terminal is as it was
         assert "40.0 img/s" in text
+
+
+class TestRecording:
+    def test_recorded_looks_are_replayed(self, folder: Path, engine: StatusWriter, tmp_path: Path) -> None:
+        file = tmp_path / "top.jsonl"
+        for _ in range(2):
+            assert run("--folder", folder, "--once", "--interval", "0.1", "--record", file).exit_code == 0
+        engine.close()
+        looks = file.read_text().splitlines()
+        assert len(looks) >= 4
+        result = run("--replay", file, "--once")
+        assert result.exit_code == 0, result.output
+        assert "40.0 img/s  90.0 faces/s" in result.stdout
+        assert "silent" not in result.stdout
+        lines = [json.loads(line) for line in run("--replay", file, "--json").stdout.splitlines()]
+        assert len(lines) == len(looks)
+        assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
+        assert lines[-1]["engines"][0]["images_per_s"] == pytest.approx(40)
+        assert len(run("--replay", file, "--json", "--once").stdout.splitlines()) == 1
+
+    def test_refusals(self, tmp_path: Path) -> None:
+        file = tmp_path / "top.jsonl"
+        assert run("--replay", file).exit_code == 2
+        file.write_text("{}")
+        assert run("--replay", file, "--once").exit_code == 2
+        assert run("--replay", file, "--record", file).exit_code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ class Slow:
 
 
 @pytest.fixture
-def slow(tmp_path: Path) -> Slow:
+def slow(tmp_path: Path) -> Iterator[Slow]:
     gallery, _, _ = filled(tmp_path / "g", people=30)
-    return Slow(gallery)
+    with gallery:
+        yield Slow(gallery)
 
 
 def test_what_waits_is_one_batch(slow: Slow) -> None:

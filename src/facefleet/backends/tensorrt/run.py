@@ -110,6 +110,14 @@ class TensorRtRunner(Runner):
         del self._slots, self._plan
         self._held.close()
 
+    def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
+        """See `Runner`; one instance of this runner records no graphs afterwards."""
+        slot = self._slots.get()
+        try:
+            return slot.layer_milliseconds(picture)
+        finally:
+            self._slots.put(slot)
+
     def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
         slot = self._slots.get()
         try:

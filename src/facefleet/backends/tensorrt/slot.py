@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,6 +17,7 @@ from facefleet.backends.tensorrt.binding import Binding
 from facefleet.backends.tensorrt.build import Shape
 from facefleet.backends.tensorrt.cuda import Cuda
 from facefleet.backends.tensorrt.engine import Engine
+from facefleet.backends.timing import COMPUTE, HOST, note_rows, part
 from facefleet.errors import BackendError, InferenceError
 from facefleet.types import F32Array, U8Array
 
@@ -46,6 +48,7 @@ class Slot:
         self._shape: Shape = ()
         self._runs, self._recordable = 0, True
         self._graph: Any = None
+        self._profiler: Any = None  # TensorRT holds no reference to it
         with ExitStack() as held:
             self._stream = cuda.stream()
             held.callback(cuda.destroy, self._stream)
@@ -86,19 +89,45 @@ class Slot:
             )
         self._cuda.activate()
         self._take((max(len(pictures), self._least[0]), *pictures.shape[1:]))
-        view = self._host[: math.prod(self._shape)].reshape(self._shape)
-        view[: len(pictures)] = pictures
-        view[len(pictures) :] = 0
-        self._cuda.copy_in(self._address, view.ctypes.data, view.nbytes, self._stream)
-        self._execute()
-        results = []
-        for name, (address, host) in self._outputs.items():
-            shape = self._shape_of(name)
-            rows = host[: math.prod(shape)].reshape(shape)
-            self._cuda.copy_out(rows.ctypes.data, address, rows.nbytes, self._stream)
-            results.append(rows)
-        self._cuda.synchronize(self._stream)
-        return tuple(rows[: len(pictures)].copy() for rows in results)
+        note_rows(self._shape[0])
+        with part(HOST):
+            view = self._host[: math.prod(self._shape)].reshape(self._shape)
+            view[: len(pictures)] = pictures
+            view[len(pictures) :] = 0
+        with part(COMPUTE):  # copies included: they are queued, and end with it
+            self._cuda.copy_in(self._address, view.ctypes.data, view.nbytes, self._stream)
+            self._execute()
+            results = []
+            for name, (address, host) in self._outputs.items():
+                shape = self._shape_of(name)
+                rows = host[: math.prod(shape)].reshape(shape)
+                self._cuda.copy_out(rows.ctypes.data, address, rows.nbytes, self._stream)
+                results.append(rows)
+            self._cuda.synchronize(self._stream)
+        with part(HOST):
+            return tuple(rows[: len(pictures)].copy() for rows in results)
+
+    def layer_milliseconds(self, pictures: U8Array, runs: int = 6) -> dict[str, float]:
+        """Median time of every layer, by TensorRT's names, which say what it fused.
+
+        The context has a profiler from then on, with which nothing can be recorded: for measuring only.
+        """
+        times: dict[str, list[float]] = {}
+        base = self._trt.module.IProfiler
+
+        class Profiler(base):  # type: ignore[misc,valid-type]  # the binding has no types
+            def __init__(self) -> None:
+                base.__init__(self)
+
+            def report_layer_time(self, layer_name: str, ms: float) -> None:
+                times.setdefault(layer_name, []).append(ms)
+
+        self._forget_graph()
+        self._recordable = False
+        self._context.profiler = self._profiler = Profiler()
+        for _ in range(runs):
+            self.run(pictures)
+        return {name: statistics.median(each[1:] or each) for name, each in times.items()}
 
     def close(self) -> None:
         """Give everything back, also where a part of it fails. No run may be in progress."""

@@ -26,7 +26,8 @@ def module_from_onnx(model: ModelProto | Path) -> fx.GraphModule:
         model: One picture input (n, 3, h, w).
 
     Returns:
-        A module in eval mode from one tensor to a tuple of tensors, in the order of the graph's outputs.
+        A module in eval mode from one tensor to a tuple of tensors, in the order of the graph's outputs. Each call in
+        its graph says in `meta["operator"]` which operator it was, and its attributes.
 
     Raises:
         GraphError: It has operators that are not known, or attributes that are not supported; they are named.
@@ -84,6 +85,7 @@ class _Importer:
             return
         arguments = tuple(self._argument(name, node.op_type) for name in node.input)
         made = self._graph.call_function(function, arguments)
+        made.meta["operator"] = (node.op_type, attributes)
         if node.op_type == "Split":
             for position, name in enumerate(node.output):
                 self._nodes[name] = self._graph.call_function(_item, (made, position))

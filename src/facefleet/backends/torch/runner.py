@@ -2,16 +2,21 @@
 
 Owns the module on its device, one slot of buffers an instance and bucket, and the compile cache. Batches are padded
 up to the next bucket and split above the largest, so that a run never meets a shape it has not been warmed for.
-On the CPU the module runs uncompiled: right, and slow.
+Face embedders in fp16 run as chains of fused convolutions (`fused`); every other network, or size of picture, is
+compiled by Inductor. On the CPU the module runs uncompiled: right, and slow.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import logging
 import queue
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,10 +24,15 @@ from torch import Tensor
 
 from facefleet.backends.base import InputContract, Runner, RunnerOptions
 from facefleet.backends.faults import device_error
+from facefleet.backends.timing import COMPUTE, HOST, TRANSFER_IN, TRANSFER_OUT, WAIT, active, note, note_rows, part
 from facefleet.backends.torch.importer import module_from_onnx
 from facefleet.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from facefleet.types import F32Array, U8Array
 
+if TYPE_CHECKING:
+    from facefleet.backends.torch.fused.network import FusedNetwork
+
+_log = logging.getLogger(__name__)
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Batch sizes that are compiled; others are padded up."""
 _CACHE = "compile-cache.bin"
@@ -40,12 +50,16 @@ class PictureNetwork(torch.nn.Module):
         self.register_buffer("scale", scale.view(1, 3, 1, 1))
         self.register_buffer("shift", (-torch.tensor(contract.mean) * scale).view(1, 3, 1, 1))
 
-    def forward(self, pictures: Tensor) -> tuple[Tensor, ...]:
-        """(n, h, w, 3) uint8 in; outputs in the order of the graph."""
+    def normalized(self, pictures: Tensor) -> Tensor:
+        """(n, h, w, 3) uint8 in; what the network reads."""
         images = pictures.permute(0, 3, 1, 2).float()
         if self.reverse:
             images = images.flip(1)
-        return tuple(self.network(images * self.scale + self.shift))
+        return images * self.scale + self.shift
+
+    def forward(self, pictures: Tensor) -> tuple[Tensor, ...]:
+        """(n, h, w, 3) uint8 in; outputs in the order of the graph."""
+        return tuple(self.network(self.normalized(pictures)))
 
 
 class TorchRunner(Runner):
@@ -68,34 +82,60 @@ class TorchRunner(Runner):
         except Exception as error:  # protobuf's exceptions share no base class
             raise BackendError(f"torch refuses {self.model.name}: not an ONNX file ({type(error).__name__})") from error
         self._names = tuple(value.name for value in proto.graph.output)
-        module = PictureNetwork(module_from_onnx(proto), self.contract).eval().to(self._device)
-        self._module = module.to(memory_format=torch.channels_last)
+        network = module_from_onnx(proto)
         self._graphs: dict[tuple[int, int, int], queue.SimpleQueue[_Slot]] = {}
         self._compiled: Any = None
+        self._fused = self._recognized(network)
+        self._module = PictureNetwork(network, self.contract).eval()
+        self._depthwise = any(_groups(node) > 1 for node in proto.graph.node)
+        if self._fused is None:
+            self._module = self._on_device()
         if self._device.type == "cuda":
-            self._load_cache()
-            self._compiled = self._compile(any(_groups(node) > 1 for node in proto.graph.node))
             for height, width in self.options.warm:
                 for bucket in reversed(self._buckets()):  # the largest first: what follows fits into its memory
                     self._slots(bucket, height, width)
         else:
             torch.set_num_threads(max(1, self.options.threads))
 
-    def _compile(self, depthwise: bool) -> Any:  # noqa: ANN401  # a callable module
+    def _recognized(self, network: torch.fx.GraphModule) -> FusedNetwork | None:
+        """The network as fused convolutions, if it is of that kind and asked for in fp16 on a CUDA device."""
+        if self._device.type != "cuda" or self.options.precision != "fp16" or not self.options.warm:
+            return None
+        if importlib.util.find_spec("triton") is None:
+            _log.warning("triton is not installed: %s runs through the general path", self.model.name)
+            return None
+        from facefleet.backends.torch.fused.match import Unmatched, plan_of
+        from facefleet.backends.torch.fused.network import FusedNetwork
+
+        plan = plan_of(network, self.contract, self.options.warm[0], low=torch.float16)
+        if isinstance(plan, Unmatched):
+            _log.info("%s runs through the general path: %s", self.model.name, plan.reason)
+            return None
+        return FusedNetwork(plan, self._device, self.options.engine)
+
+    def _on_device(self) -> torch.nn.Module:
+        assert self._module is not None
+        return self._module.to(self._device).to(memory_format=torch.channels_last)
+
+    def _general(self) -> Any:  # noqa: ANN401  # a callable module
         """The module, compiled at its first run of each bucket.
 
         Networks of plain convolutions are tuned kernel by kernel. Depthwise ones are not: tuning takes seconds for
         each of their many small layers, and a replayed graph leaves little to gain.
         """
-        from torch._inductor import select_algorithm
+        if self._compiled is None:
+            from torch._inductor import select_algorithm
 
-        select_algorithm.PRINT_AUTOTUNE = False
-        torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
-        mode = "default" if depthwise else "max-autotune-no-cudagraphs"
-        return torch.compile(self._module, dynamic=False, mode=mode)
+            self._load_cache()
+            self._module = self._on_device()
+            select_algorithm.PRINT_AUTOTUNE = False
+            torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
+            mode = "default" if self._depthwise else "max-autotune-no-cudagraphs"
+            self._compiled = torch.compile(self._module, dynamic=False, mode=mode)
+        return self._compiled
 
     def _close_impl(self) -> None:
-        self._module = self._compiled = None
+        self._module = self._compiled = self._fused = None
         self._graphs.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -114,11 +154,12 @@ class TorchRunner(Runner):
         with _mapped(self.model.name):
             if self._device.type != "cuda":
                 assert self._module is not None
-                with torch.inference_mode():
+                with part(COMPUTE), torch.inference_mode():
                     outputs = self._module(torch.from_numpy(pictures))
                 return tuple(output.numpy() for output in outputs)
             slots = self._slots(bucket, height, width)
-            slot = slots.get()
+            with part(WAIT):
+                slot = slots.get()
             try:
                 return slot.run(pictures)
             finally:
@@ -128,10 +169,23 @@ class TorchRunner(Runner):
         key = (bucket, height, width)
         if key not in self._graphs:
             slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
-            for _ in range(self.options.instances):
-                slots.put(_Slot(self._compiled, key, self._device))
+            fused = self._fused if self._fused is not None and (height, width) == self._fused.size else None
+            for lane in range(self.options.instances):
+                module = fused.bucket(bucket) if fused is not None else self._general()
+                slots.put(_Slot(module, key, self._device, self.options, lane))
             self._graphs[key] = slots
         return self._graphs[key]
+
+    def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
+        """See `Runner`; of the network as imported, without what compiling fuses."""
+        import copy
+
+        from facefleet.backends.torch.layers import layer_times
+
+        assert isinstance(self._module, PictureNetwork)
+        with _mapped(self.model.name):  # a copy: wherever this runner keeps its own, and in whatever form
+            module = copy.deepcopy(self._module).to(self._device).to(memory_format=torch.channels_last)
+            return layer_times(module.network, module.normalized, torch.from_numpy(picture), self._device)
 
     def _load_cache(self) -> None:
         saved = None if self.options.engine is None else self.options.engine / _CACHE
@@ -142,7 +196,9 @@ class TorchRunner(Runner):
         import shutil
 
         shutil.copyfile(self.model, folder / "network.onnx")
-        if self._device.type == "cuda":
+        if self._fused is not None:
+            self._fused.save(folder)
+        if self._compiled is not None:
             artifacts = torch.compiler.save_cache_artifacts()
             if artifacts is not None:
                 (folder / _CACHE).write_bytes(artifacts[0])
@@ -151,30 +207,91 @@ class TorchRunner(Runner):
 class _Slot:
     """Buffers, a stream and a captured graph for one bucket; used by one run at a time."""
 
-    def __init__(self, module: Any, key: tuple[int, int, int], device: torch.device) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        module: Any,  # noqa: ANN401  # a callable module
+        key: tuple[int, int, int],
+        device: torch.device,
+        options: RunnerOptions,
+        lane: int,
+    ) -> None:
         bucket, height, width = key
+        self._module, self._bucket, self._options, self._lane = module, bucket, options, lane
         self._stream = torch.cuda.Stream(device)
+        self._done = torch.cuda.Event(blocking=not options.spin_wait)
         self._pinned = torch.zeros((bucket, height, width, 3), dtype=torch.uint8, pin_memory=True)
         self._input = torch.zeros((bucket, height, width, 3), dtype=torch.uint8, device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
         with torch.cuda.stream(self._stream), torch.inference_mode():
             for _ in range(3):
-                module(self._input)
-            self._stream.synchronize()
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self._stream):
                 self._outputs = module(self._input)
+            self._stream.synchronize()
+            if options.cuda_graphs:
+                self._graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._graph, stream=self._stream):
+                    self._outputs = module(self._input)
             self._results = [torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in self._outputs]
 
     def run(self, pictures: U8Array) -> tuple[F32Array, ...]:
         count = len(pictures)
-        self._pinned[:count].copy_(torch.from_numpy(pictures))
+        note_rows(self._bucket)
+        marks = _Marks(self._stream, self._lane) if active() is not None else None
+        with part(HOST, self._lane):
+            self._pinned[:count].copy_(torch.from_numpy(pictures))
         with torch.cuda.stream(self._stream), torch.inference_mode():
-            self._input[:count].copy_(self._pinned[:count], non_blocking=True)
-            self._graph.replay()
-            for result, output in zip(self._results, self._outputs, strict=True):
-                result[:count].copy_(output[:count], non_blocking=True)
-            self._stream.synchronize()
-        return tuple(result[:count].numpy().copy() for result in self._results)
+            if marks is not None:
+                marks.begin()
+            if self._options.transfers:
+                self._input[:count].copy_(self._pinned[:count], non_blocking=True)
+            if marks is not None:
+                marks.add(TRANSFER_IN)
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._outputs = self._module(self._input)
+            if marks is not None:
+                marks.add(COMPUTE)
+            if self._options.transfers:
+                for result, output in zip(self._results, self._outputs, strict=True):
+                    result[:count].copy_(output[:count], non_blocking=True)
+            if marks is not None:
+                marks.add(TRANSFER_OUT)
+            self._done.record(self._stream)
+            self._done.synchronize()
+        if marks is not None:
+            marks.tell()
+        with part(HOST, self._lane):
+            return tuple(result[:count].numpy().copy() for result in self._results)
+
+
+class _Marks:
+    """Events of the device between the parts of one run; only while somebody measures."""
+
+    def __init__(self, stream: Any, lane: int) -> None:  # noqa: ANN401  # a torch.cuda.Stream
+        self._stream, self._lane = stream, lane
+        self._events: list[Any] = []
+        self._names: list[str] = []
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """The first part begins."""
+        self._began_s = time.perf_counter()
+        self.add("")
+
+    def add(self, name: str) -> None:
+        """A part of this name ends here."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self._stream)
+        self._events.append(event)
+        self._names.append(name)
+
+    def tell(self) -> None:
+        """Note the parts; the stream has been waited for. They are laid so that the last one ends now."""
+        spans = [first.elapsed_time(second) / 1000 for first, second in pairwise(self._events)]
+        start_s = max(self._began_s, time.perf_counter() - sum(spans))
+        for name, seconds in zip(self._names[1:], spans, strict=True):
+            note(name, start_s, seconds, self._lane)
+            start_s += seconds
 
 
 def _groups(node: Any) -> int:  # noqa: ANN401  # a NodeProto

@@ -2,8 +2,9 @@
 
 Vectors lie on the device in fp32, fp16, or int8 with one scale a row, so that a query reads 4, 2 or 1 bytes a number.
 Scores are made chunk by chunk and reduced to the best before the next chunk, so that memory does not grow with the
-number of vectors. Low precision only preselects: more candidates than asked for are handed back, and the index scores
-them again from the float32 vectors.
+number of vectors. In int8 only the best score of each tile of 128 rows is kept (`peaks`, where Triton is installed):
+the k best rows lie in the k tiles with the best peaks, which are then looked through. Low precision only preselects:
+more candidates than asked for are handed back, and the index scores them again from the float32 vectors.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from facefleet.types import BoolArray, F32Array
 _OPTIONS = ("precision", "device")
 _PRECISIONS = ("fp32", "fp16", "int8")
 _SCORES = 1 << 27  # of a chunk: 512 MiB in fp32, and no less than a launch is worth
-_ROWS_OF_8 = 8  # what integer matrix products want
-_QUERIES_OF = 32
+_TILE = 128
+_QUERIES_OF = 32  # integer matrix products want more than 16
+_AT_ONCE = 128
+_BLOCK = 64  # numbers of a row that are multiplied at a time
 _CANDIDATES = {"fp32": 1, "fp16": 2, "int8": 4}
 
 
@@ -39,6 +42,7 @@ class FlatCudaSegment(Segment):
         self._scales = scales
         self._count = count
         self._precision = precision
+        self._kernel = _kernel() if rows.is_cuda and scales is not None else None
 
     @classmethod
     def build(cls, vectors: F32Array, options: Mapping[str, Any]) -> Self:
@@ -58,7 +62,7 @@ class FlatCudaSegment(Segment):
         if device != "cpu" and not torch.cuda.is_available():
             raise BackendUnavailableError(f"index option device={device!r}: no CUDA device", hint="use index flat")
         n, d = vectors.shape
-        padded = -n % _ROWS_OF_8, (-d % _ROWS_OF_8 if precision == "int8" else 0)
+        padded = -n % _TILE, (-d % _BLOCK if precision == "int8" else 0)
         kind = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.int8}[precision]
         try:
             rows = torch.zeros((n + padded[0], d + padded[1]), dtype=kind, device=device)
@@ -80,43 +84,70 @@ class FlatCudaSegment(Segment):
         """See `Segment.search`; up to four times as many candidates as asked for, in low precision."""
         torch, device = self._torch, self._rows.device
         k = min(k * _CANDIDATES[self._precision], self._count)
-        wanted = len(queries)
         with torch.inference_mode():
             given = torch.from_numpy(np.ascontiguousarray(queries)).to(device)
             mask = None if keep is None else torch.from_numpy(keep).to(device)
-            query, scale = self._query(given)
-            best_scores = torch.full((wanted, 0), -np.inf, device=device)
-            best_rows = torch.zeros((wanted, 0), dtype=torch.int64, device=device)
-            step = max(_ROWS_OF_8, _SCORES // max(1, len(query)) // _ROWS_OF_8 * _ROWS_OF_8)
-            for start in range(0, self._count, step):
-                scores = self._scores(query, scale, start, step)[:wanted, : self._count - start]
-                if mask is not None:
-                    scores = scores.masked_fill(~mask[start : start + step], -np.inf)
-                found, rows = scores.topk(min(k, scores.shape[1]), dim=1)
-                best_scores = torch.cat([best_scores, found], dim=1)
-                best_rows = torch.cat([best_rows, rows + start], dim=1)
-                best_scores, order = best_scores.topk(min(k, best_scores.shape[1]), dim=1)
-                best_rows = best_rows.gather(1, order)
-            best_rows = best_rows.masked_fill(torch.isneginf(best_scores), -1)
-            return best_scores.float().cpu().numpy(), best_rows.cpu().numpy()
+            some = self._among_all if self._scales is None else self._among_peaks
+            parts = [some(part, k, mask) for part in given.split(_AT_ONCE)]
+            scores, rows = (torch.cat(each) for each in zip(*parts, strict=True))
+            rows = rows.masked_fill(torch.isneginf(scores), -1)
+            return scores.float().cpu().numpy(), rows.cpu().numpy()
 
-    def _query(self, queries: Any) -> tuple[Any, Any]:  # noqa: ANN401  # tensors
-        """Queries as the rows are, with their scales."""
-        torch = self._torch
-        if self._scales is None:
-            return queries.to(self._rows.dtype), None
+    def _among_all(self, queries: Any, k: int, mask: Any) -> tuple[Any, Any]:  # noqa: ANN401  # tensors
+        torch, device = self._torch, self._rows.device
+        query = queries.to(self._rows.dtype)
+        best_scores = torch.full((len(query), 0), -np.inf, device=device)
+        best_rows = torch.zeros((len(query), 0), dtype=torch.int64, device=device)
+        step = max(_TILE, _SCORES // len(query) // _TILE * _TILE)
+        for start in range(0, self._count, step):
+            scores = (query @ self._rows[start : start + step].T).float()[:, : self._count - start]
+            if mask is not None:
+                scores = scores.masked_fill(~mask[start : start + step], -np.inf)
+            found, rows = scores.topk(min(k, scores.shape[1]), dim=1)
+            best_scores = torch.cat([best_scores, found], dim=1)
+            best_rows = torch.cat([best_rows, rows + start], dim=1)
+            best_scores, order = best_scores.topk(min(k, best_scores.shape[1]), dim=1)
+            best_rows = best_rows.gather(1, order)
+        return best_scores, best_rows
+
+    def _among_peaks(self, queries: Any, k: int, mask: Any) -> tuple[Any, Any]:  # noqa: ANN401  # tensors
+        torch, count, depth = self._torch, len(queries), self._rows.shape[1]
         values, scales = _quantized(torch, queries)
-        shape = (len(queries) + -len(queries) % _QUERIES_OF, self._rows.shape[1])
-        padded = torch.zeros(shape, dtype=torch.int8, device=queries.device)
-        padded[: len(queries), : queries.shape[1]] = values
-        return padded, scales
+        query = torch.zeros((_padded(count), depth), dtype=torch.int8, device=queries.device)
+        query[:count, : values.shape[1]] = values
+        best = self._peaks(query, mask)[:count]
+        tiles = best.topk(min(k, best.shape[1]), dim=1).indices
+        rows = (tiles[:, :, None] * _TILE + torch.arange(_TILE, device=tiles.device)).flatten(1)
+        near = self._rows[rows].float()  # products of bytes are whole numbers that float32 holds
+        scores = (near @ query[:count, :, None].float())[..., 0] * self._scales[rows] * scales[:, None]
+        live = rows < self._count
+        if mask is not None:
+            live &= mask[rows.clamp(max=self._count - 1)]
+        found, order = scores.masked_fill(~live, -np.inf).topk(k, dim=1)
+        return found, rows.gather(1, order)
 
-    def _scores(self, query: Any, scale: Any, start: int, step: int) -> Any:  # noqa: ANN401  # tensors
-        rows = self._rows[start : start + step]
-        if self._scales is None:
-            return (query @ rows.T).float()
-        products = self._torch._int_mm(query, rows.T)[: len(scale)]  # the only integer product there is
-        return products.float() * scale[:, None] * self._scales[None, start : start + step]
+    def _peaks(self, query: Any, mask: Any) -> Any:  # noqa: ANN401  # tensors
+        """(q, tiles) the best score in each tile of rows, less the scale of the query."""
+        torch = self._torch
+        tiles = len(self._rows) // _TILE
+        if self._kernel is not None:
+            best = torch.empty((len(query), tiles), device=query.device)
+            self._kernel[(tiles,)](
+                query, self._rows, self._scales, self._scales if mask is None else mask, best, self._count, tiles,
+                DEPTH=query.shape[1], BLOCK=_BLOCK, QUERIES=len(query), TILE=_TILE, MASKED=mask is not None,
+                num_warps=4, num_stages=4,
+            )  # fmt: skip
+            return best
+        parts = []
+        step = max(_TILE, _SCORES // len(query) // _TILE * _TILE)
+        for start in range(0, len(self._rows), step):
+            rows = self._rows[start : start + step]
+            scores = torch._int_mm(query, rows.T).float() * self._scales[None, start : start + step]
+            live = torch.arange(start, start + len(rows), device=query.device) < self._count
+            if mask is not None:
+                live[: self._count - start] &= mask[start : start + step]
+            parts.append(scores.masked_fill(~live, -np.inf).view(len(query), -1, _TILE).amax(dim=2))
+        return torch.cat(parts, dim=1)
 
     def facts(self) -> dict[str, object]:
         """See `Segment.facts`."""
@@ -127,6 +158,19 @@ def _quantized(torch: Any, vectors: Any) -> tuple[Any, Any]:  # noqa: ANN401  # 
     """(n, d) int8 and (n,) scales: the largest number of each row becomes 127."""
     scales = vectors.abs().amax(dim=1).clamp_min(1e-12) / 127
     return (vectors / scales[:, None]).round().to(torch.int8), scales
+
+
+def _padded(queries: int) -> int:
+    """A power of two that is no less, and what integer matrix products want."""
+    return max(_QUERIES_OF, 1 << (queries - 1).bit_length())
+
+
+def _kernel() -> Any:  # noqa: ANN401  # a Triton kernel; None without Triton
+    try:
+        from facefleet.gallery.index.peaks import peaks
+    except ImportError:
+        return None
+    return peaks
 
 
 def _torch() -> Any:  # noqa: ANN401  # torch is an extra

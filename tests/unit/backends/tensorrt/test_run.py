@@ -233,3 +233,14 @@ def test_no_memory(tmp_path, cuda, limit):
     with pytest.raises(OutOfMemoryError):
         runner(tmp_path, cuda, instances=2, profiles=2).open()
     assert cuda.empty
+
+
+def test_layers_are_timed_without_recording(tmp_path, cuda):
+    with runner(tmp_path, cuda) as opened:
+        opened.run(pictures(2))
+        opened.run(pictures(2))  # recorded now
+        layers = opened.layer_milliseconds(pictures(1))
+        given = pictures(3)
+        answer = opened.run(given)
+    assert layers == {"conv1 + relu1": 0.25, "gemm": 0.5}
+    right(answer, given)

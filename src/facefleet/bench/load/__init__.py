@@ -1,0 +1,1 @@
+"""Load on a server over HTTP: when requests are due, and who sends them."""
