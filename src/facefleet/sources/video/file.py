@@ -207,8 +207,10 @@ class VideoFile:
         if info.duration_s is not None and not self.sampling.keyframes:
             missing = info.start_s + info.duration_s - end
             missing = missing if missing > max(_TOLERANCE_S, 2 * step, _TOLERANCE * info.duration_s) else 0.0
-        if reader.packets is not None and 0 < reader.packets < info.frames:
-            missing = max(missing, (info.frames - reader.packets) * step)
+        # AVI counts frames that a recorder dropped, which have no packet.
+        packets = None if reader.container.format.name == "avi" else reader.packets
+        if packets is not None and 0 < packets < info.frames:
+            missing = max(missing, (info.frames - packets) * step)
         if missing > 0:
             if not self.damage:
                 self.damage.first_s, self.damage.reason = reader.last_s, "the file ends early"
@@ -223,6 +225,8 @@ class VideoFile:
         duration = None if stream.duration is None else stream.duration * base
         if duration is None and container.duration is not None and len(container.streams) == 1:
             duration = container.duration / 1e6
+            if "matroska" in container.format.name:  # there it is the time of the end, as FFmpeg writes it
+                duration = max(duration - start, 0.0)
         return VideoInfo(
             name=self.name,
             stream=stream.index,
