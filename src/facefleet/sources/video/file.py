@@ -203,12 +203,13 @@ class VideoFile:
         info, reader = self.info, self._reader
         step = 1 / info.rate_fps if info.rate_fps else 0.0
         end = info.start_s if reader.last_s is None else reader.last_s + step
-        missing = 0.0
-        if info.duration_s is not None and not self.sampling.keyframes:
-            missing = info.start_s + info.duration_s - end
-            missing = missing if missing > max(_TOLERANCE_S, 2 * step, _TOLERANCE * info.duration_s) else 0.0
-        # AVI counts frames that a recorder dropped, which have no packet.
-        packets = None if reader.container.format.name == "avi" else reader.packets
+        missing, lasts = 0.0, info.duration_s
+        packets = reader.packets
+        if reader.container.format.name == "avi":  # it counts frames that a recorder dropped, which have no packet
+            lasts, packets = max(lasts or 0.0, info.frames * step), None
+        if lasts is not None and not self.sampling.keyframes:
+            missing = info.start_s + lasts - end
+            missing = missing if missing > max(_TOLERANCE_S, 2 * step, _TOLERANCE * lasts) else 0.0
         if packets is not None and 0 < packets < info.frames:
             missing = max(missing, (info.frames - packets) * step)
         if missing > 0:
