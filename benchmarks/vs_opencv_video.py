@@ -5,9 +5,9 @@
 The same two networks (SCRFD-500m at 640 and MobileFaceNet), the same frames of the same clips: every one, and one of
 so many as makes 5 a second. The loop calls `grab` for every frame, `retrieve` and `FaceAnalysis.get` for those it
 looks at. facefleet runs its whole job: decoding, detection, tracks, embeddings of the best three faces a track,
-tables on disk. The clips last 4 and 9 s; they are looped into files of a minute and more, as videos are, packet by
-packet and not encoded again. Every contender runs in a process of its own, in turn, several rounds; figures are
-medians, ratios are taken within a round. Prints a table and one line of JSON.
+tables on disk. The clips last 4 and 9 s; they are looped to 21 and 28 s, packet by packet and not encoded again.
+Every contender runs in a process of its own, in turn, several rounds; figures are medians, ratios are taken within a
+round. Prints a table and one line of JSON.
 
 `--peer-python` is an interpreter with insightface installed, where it cannot live in this environment.
 """
@@ -39,8 +39,8 @@ CONTENDERS = {
     "facefleet": ["auto", "auto"],
     "facefleet onnxruntime fp32": ["onnxruntime", "fp32"],
 }
-FRAMES = {"facenet_pytorch_video": 105 * 16, "short_hamilton_clip": 275 * 8}
-LOOPS = {"facenet_pytorch_video.mp4": 16, "short_hamilton_clip.mp4": 8}
+FRAMES = {"facenet_pytorch_video": 105 * 5, "short_hamilton_clip": 275 * 3}
+LOOPS = {"facenet_pytorch_video.mp4": 5, "short_hamilton_clip.mp4": 3}
 MIN_SECONDS = 6.0
 
 
