@@ -89,6 +89,7 @@ def video(
     score: options.Score = None,
     sets: options.Set = None,
     config: options.Config = None,
+    profile: options.Profile = None,
     verbose: options.Verbose = False,
 ) -> Exit:
     """Find who appears when: a row a face, a row a track, pictures and copies.
@@ -100,6 +101,7 @@ def video(
         config=config,
         sets=sets,
         det_size=det_size,
+        profile=profile,
         pack=pack,
         runtime__backend=backend,
         runtime__devices=devices,

@@ -38,7 +38,7 @@ def save_chip(output: Path, track: int, chip: U8Array, *, source: str = "") -> s
     name = f"chips/{source + '-' if source else ''}track-{track:06d}.png"
     with disk_errors(output / name):
         (output / "chips").mkdir(exist_ok=True)
-        PILImage.fromarray(chip).save(output / name)
+        PILImage.fromarray(chip).save(output / name, compress_level=1)
     return name
 
 

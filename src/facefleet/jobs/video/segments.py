@@ -119,7 +119,7 @@ class Segments:
         part = path.with_name(f".{path.name}.part")
         with disk_errors(path):
             with part.open("wb") as stream:
-                np.savez_compressed(stream, allow_pickle=False, **_arrays(segment))
+                np.savez(stream, allow_pickle=False, **_arrays(segment))  # mostly chips, which deflate hardly helps
             sync(part)
             put(part, path)
         self.count += 1

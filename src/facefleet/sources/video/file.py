@@ -203,12 +203,15 @@ class VideoFile:
         info, reader = self.info, self._reader
         step = 1 / info.rate_fps if info.rate_fps else 0.0
         end = info.start_s if reader.last_s is None else reader.last_s + step
-        missing = 0.0
-        if info.duration_s is not None and not self.sampling.keyframes:
-            missing = info.start_s + info.duration_s - end
-            missing = missing if missing > max(_TOLERANCE_S, 2 * step, _TOLERANCE * info.duration_s) else 0.0
-        if reader.packets is not None and 0 < reader.packets < info.frames:
-            missing = max(missing, (info.frames - reader.packets) * step)
+        missing, lasts = 0.0, info.duration_s
+        packets = reader.packets
+        if reader.container.format.name == "avi":  # it counts frames that a recorder dropped, which have no packet
+            lasts, packets = max(lasts or 0.0, info.frames * step), None
+        if lasts is not None and not self.sampling.keyframes:
+            missing = info.start_s + lasts - end
+            missing = missing if missing > max(_TOLERANCE_S, 2 * step, _TOLERANCE * lasts) else 0.0
+        if packets is not None and 0 < packets < info.frames:
+            missing = max(missing, (info.frames - packets) * step)
         if missing > 0:
             if not self.damage:
                 self.damage.first_s, self.damage.reason = reader.last_s, "the file ends early"
@@ -223,6 +226,8 @@ class VideoFile:
         duration = None if stream.duration is None else stream.duration * base
         if duration is None and container.duration is not None and len(container.streams) == 1:
             duration = container.duration / 1e6
+            if "matroska" in container.format.name:  # there it is the time of the end, as FFmpeg writes it
+                duration = max(duration - start, 0.0)
         return VideoInfo(
             name=self.name,
             stream=stream.index,

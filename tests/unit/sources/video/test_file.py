@@ -154,6 +154,19 @@ def test_a_cut_off_file_gives_what_is_there_and_says_so(tmp_path: Path) -> None:
     assert 20 < len(got) < 60
 
 
+@pytest.mark.parametrize("suffix", ["mkv", "mp4", "ts", "avi"])
+def test_a_whole_file_that_does_not_begin_at_zero_is_not_damaged(tmp_path: Path, suffix: str) -> None:
+    times_ms = [900 + 40 * number for number in range(30)]
+    path = write_video(tmp_path / f"late.{suffix}", squares(30), times_ms)
+    for sampling in (Sampling(), Sampling(every=4)):
+        with VideoFile(path, sampling) as video:
+            frames = list(video)
+            if suffix != "avi":  # whose time begins at zero
+                assert video.info.duration_s == pytest.approx(1.2, abs=0.1)
+        assert not video.damage, (str(video.damage), video.info)
+        assert len(frames) == len(range(0, 30, sampling.every))
+
+
 def test_frames_too_large_are_refused(uneven: Path) -> None:
     with VideoFile(uneven, max_pixels=1000) as video, pytest.raises(ImageTooLargeError):
         list(video)
