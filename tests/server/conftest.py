@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,3 +120,36 @@ def no_face_jpeg() -> bytes:
 def half_jpeg(astronaut: np.ndarray) -> bytes:
     """The same person as `astronaut_jpeg`, at half the size: another right answer."""
     return encode(np.ascontiguousarray(astronaut[::2, ::2]), "JPEG", quality=95)
+
+
+SMALL = Limits(
+    max_image_bytes=1 << 20,
+    max_images=4,
+    max_body_bytes=2 << 20,
+    header_timeout_s=0.5,
+    idle_timeout_s=0.5,
+    body_timeout_s=2.0,
+)
+
+
+@pytest.fixture(scope="module")
+def small(home: Path) -> Iterator[Running]:
+    """A server with small limits."""
+    with Running(Settings(home=str(home)), limits=SMALL) as running:
+        yield running
+
+
+def exchange(port: int, *pieces: bytes, wait_s: float = 5.0) -> bytes:
+    """Send bytes as they are; everything that comes back until the end or a pause."""
+    with socket.create_connection(("127.0.0.1", port), wait_s) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        found = b""
+        try:
+            while data := connection.recv(65536):
+                found += data
+                if b"\r\n\r\n" in found and found.rstrip().endswith(b"}"):
+                    break
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return found
