@@ -23,6 +23,7 @@ from facefleet.cli import (
     inspect,
     models,
     search,
+    serve,
     top,
     tune,
     verify,
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command("extract", epilog=_EPILOG)(extract.extract)
 app.command("verify", epilog=_EPILOG)(verify.verify)
+app.command("serve", epilog=_EPILOG)(serve.serve)
 app.command("search", epilog=_EPILOG)(search.search)
 app.command("cluster", epilog=_EPILOG)(cluster.cluster)
 app.command("inspect", epilog=_EPILOG)(inspect.inspect)
@@ -49,6 +51,7 @@ app.command("doctor", epilog=_EPILOG)(doctor.doctor)
 app.command("tune", epilog=_EPILOG)(tune.tune)
 app.command("top", epilog=_EPILOG)(top.top)
 app.add_typer(models.app, name="models", help="Model packs: list, install, show, verify, add.")
+app.add_typer(serve.keys_app, name="keys", help="API keys of the server.")
 app.add_typer(gallery.app, name="gallery", help="Known people: enrol, identify, verify, erase.")
 app.add_typer(engines.app, name="engines", help="Built engines: list, verify, prune.")
 app.add_typer(config.app, name="config", help="Settings: show what is in effect.")

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from facefleet.errors import GalleryError, GalleryNotFoundError, PersonNotFoundError, PipelineMismatchError
+from facefleet.errors import (
+    EraseIncompleteError,
+    GalleryError,
+    GalleryNotFoundError,
+    PersonNotFoundError,
+    PipelineMismatchError,
+)
 from facefleet.gallery import reads
 from facefleet.gallery.calibration import Calibration
 from facefleet.gallery.database import FILE, Database
@@ -22,6 +29,8 @@ from facefleet.gallery.records import Change, NewSample, Person, Sample
 from facefleet.gallery.transaction import Transaction, checked_name, writing
 from facefleet.gallery.vectors import checked_vectors
 from facefleet.gallery.view import View, require_same
+
+_log = logging.getLogger(__name__)
 
 
 class GalleryRecord:
@@ -44,10 +53,17 @@ class GalleryRecord:
             with self.database.reading() as db:
                 pending = reads.meta(db, PENDING)
             if pending is not None:
-                finish_erase(self.database, self.view, wait_s=0.0)
+                self._finish_pending()
         except BaseException:
             self.database.close()
             raise
+
+    def _finish_pending(self) -> None:
+        """Clean the files after an erasing that was cut off; the next opening tries again if others read them now."""
+        try:
+            finish_erase(self.database, self.view, wait_s=0.0)
+        except EraseIncompleteError as error:
+            _log.warning("%s", error)
 
     def close(self) -> None:
         """Wait for an index that is being rebuilt, and give everything back."""

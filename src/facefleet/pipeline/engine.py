@@ -27,7 +27,7 @@ from facefleet.pipeline.local import LocalEngine
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.status import StatusReader
 from facefleet.telemetry.status import StatusWriter
-from facefleet.types import Faces, ImageSource, Outcome
+from facefleet.types import FaceChips, Faces, ImageSource, Outcome
 from facefleet.workers import WorkerStatus
 
 _log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class Engine:
 
     def submit(
         self,
-        image: ImageSource,
+        image: ImageSource | FaceChips,
         *,
         chips: bool = False,
         embed: bool = True,
@@ -158,7 +158,7 @@ class Engine:
         """As `analyze`, without waiting for the answer; waits only while the pipeline is full.
 
         Args:
-            image: As for `analyze`.
+            image: As for `analyze`; or `FaceChips` of 112 x 112, whose rows are embedded as they are.
             chips: Whether to return the aligned faces too.
             embed: Whether faces are embedded; else their vectors are NaN.
             priority: Who goes first.

@@ -25,9 +25,10 @@ from facefleet.errors import CancelledError, ClosedError, FacefleetError, Intern
 from facefleet.pipeline.door import Door
 from facefleet.pipeline.handlers import EmbedHandler, PhotoHandler, for_device
 from facefleet.pipeline.photo import Photo
-from facefleet.pipeline.wire import faces_of, photo_payload, travels
+from facefleet.pipeline.stages import faces_in
+from facefleet.pipeline.wire import faces_of, faces_payload, photo_payload, travels
 from facefleet.telemetry.record import ANSWERS
-from facefleet.types import Faces, Outcome
+from facefleet.types import FaceChips, Faces, Outcome
 from facefleet.workers import Fleet, HandlerSpec, Payload, Work, WorkerSpec, WorkerStatus
 from facefleet.workers.placement import Placement, Rebalance, StageCosts
 from facefleet.workers.shipping import Lent
@@ -232,6 +233,7 @@ class FleetEngine:
             self._answer(photo, Outcome(error=CancelledError("taken back")))
             return
         try:
+            assert not isinstance(photo.source, FaceChips)
             photo.source = self._decoder.read(photo.source)
         except (FacefleetError, InternalError) as error:
             self._answer(photo, Outcome(error=error))
@@ -239,10 +241,13 @@ class FleetEngine:
         self._send(photo)
 
     def _send(self, photo: Photo) -> None:
+        if isinstance(photo.source, FaceChips) and self._first == DETECT:
+            self._send_chips(photo, photo.source)
+            return
         payload = photo_payload(photo.source)
         work = Work(
             self._first,
-            replace(payload, meta=(photo.keep_chips, payload.meta)),
+            replace(payload, meta=(photo.keep_chips, photo.embed, payload.meta)),
             functools.partial(self._found, photo),
             cost=1.0 + payload.nbytes / _COST_BYTES,
             priority=photo.priority,
@@ -251,6 +256,17 @@ class FleetEngine:
         self._works[photo] = work
         try:
             self.fleet.submit(work)
+        except (FacefleetError, InternalError) as error:
+            self._answer(photo, Outcome(error=error))
+
+    def _send_chips(self, photo: Photo, chips: FaceChips) -> None:
+        """Faces that are aligned already need no worker that detects."""
+        try:
+            faces = faces_in(chips, self.facts()["manifest"].embedder.dimension)
+            if len(faces):
+                self._embed(photo, faces, faces_payload(faces))
+            else:
+                self._answer(photo, Outcome(faces))
         except (FacefleetError, InternalError) as error:
             self._answer(photo, Outcome(error=error))
 
@@ -273,7 +289,8 @@ class FleetEngine:
     def _embed(self, photo: Photo, faces: Faces, payload: Payload) -> None:
         """Send the faces of a photo on, in parts that fit a batch."""
         count, chip = len(faces), payload.meta[6]
-        kept = self.fleet.keep(self._works[photo], payload)
+        sent = self._works.get(photo)
+        kept = None if sent is None else self.fleet.keep(sent, payload)
         chips: Any = kept[-1] if kept is not None else memoryview(bytes(payload.buffers[-1]))
         each = int(np.prod(chip))
         size = self._settings.batch.embed

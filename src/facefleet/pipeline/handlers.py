@@ -54,9 +54,9 @@ class PhotoHandler(StreamHandler):
 
     def start(self, number: int, payload: Payload, reply: Reply) -> None:
         """Begin a photo; the parent decides about order and deadlines, so here all are alike."""
-        keep_chips, meta = payload.meta
+        keep_chips, embed, meta = payload.meta
         source, name = photo_source(replace(payload, meta=meta))
-        photo = Photo(source, keep_chips or not self._embed, embed=self._embed, name=name)
+        photo = Photo(source, keep_chips or not self._embed, embed=self._embed and embed, name=name)
 
         def answered(future: Future[Outcome[Faces]]) -> None:
             outcome = future.result()

@@ -25,7 +25,7 @@ class Photo:
     """A photo, its place in every stage, and where its answer goes.
 
     Attributes:
-        source: The picture.
+        source: The picture, or faces that are aligned already and only have to be embedded.
         name: What to call it; empty: what the decoder calls it.
         keep_chips: Whether the answer has the aligned faces too.
         embed: Whether faces are embedded; else their vectors stay NaN.
@@ -35,7 +35,7 @@ class Photo:
     """
 
     # the caller
-    source: ImageSource
+    source: ImageSource | FaceChips
     keep_chips: bool
     embed: bool = True
     priority: Priority = Priority.BULK
@@ -72,6 +72,8 @@ class Photo:
         if isinstance(source, EncodedImage):
             return len(source.data)
         if isinstance(source, Image):
+            return source.pixels.nbytes
+        if isinstance(source, FaceChips):
             return source.pixels.nbytes
         if isinstance(source, (bytes, bytearray)):
             return len(source)

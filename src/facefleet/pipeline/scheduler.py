@@ -28,7 +28,7 @@ from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
 from facefleet.pipeline.stages import Stages, assemble
 from facefleet.telemetry import InferenceLog, span
 from facefleet.telemetry.record import STAGES, Answers
-from facefleet.types import Faces, Outcome
+from facefleet.types import FaceChips, Faces, Outcome
 
 T = TypeVar("T", DetectorInput, FaceInput)
 Task = Callable[[], None]
@@ -211,6 +211,9 @@ class Scheduler:
     def _load(self, photo: Photo) -> None:
         if not photo.future.set_running_or_notify_cancel():
             self._leave(photo, Outcome(error=CancelledError("taken back")))
+            return
+        if isinstance(photo.source, FaceChips):
+            self._align(photo)
             return
         started = time.perf_counter()
         try:

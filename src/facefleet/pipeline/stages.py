@@ -11,11 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from facefleet.decode import Decoder, probe
+from facefleet.errors import InvalidArrayError
 from facefleet.models.detectors import Detector, Selection, settle
 from facefleet.models.embedders import Embedder
 from facefleet.ops import alignment_matrices, blur_scores, box_matrices, letterbox, pose_degrees, warp_chips
+from facefleet.ops.align import SIDE_PX
 from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
 from facefleet.types import Detections, F32Array, FaceChips, Faces, FaceStatus, Image, Quality
+
+CHIPS = "<chips>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Stages:
         Raises:
             InputError: It cannot be read or is no picture that may be decoded.
         """
+        assert not isinstance(photo.source, FaceChips)
         photo.loaded = self.decoder.read(photo.source, name=photo.name or None)
         photo.name = photo.loaded.name
         if isinstance(photo.loaded, Image):
@@ -87,6 +92,10 @@ class Stages:
         Raises:
             InputError: The full picture was needed and could not be decoded.
         """
+        if isinstance(photo.source, FaceChips):
+            found = found_in(photo.source)
+            photo.name = photo.name or CHIPS
+            return self._settle(photo, found, photo.source)
         assert photo.image is not None
         # The order in which several sizes finished must not matter.
         photo.parts.sort(key=lambda part: (part[0].width, part[0].height))
@@ -97,14 +106,17 @@ class Stages:
             assert photo.loaded is not None
             image = self.decoder.decode(photo.loaded)
         pixels = warp_chips(image.pixels, matrices, usable, image.scale)
+        return self._settle(photo, found, FaceChips(pixels, matrices, usable))
+
+    def _settle(self, photo: Photo, found: Detections, chips: FaceChips) -> list[FaceInput]:
         photo.detections = found
-        photo.chips = FaceChips(pixels, matrices, usable)
-        photo.blur = blur_scores(pixels, usable)
+        photo.chips = chips
+        photo.blur = blur_scores(chips.pixels, chips.aligned)
         photo.vectors = np.full((len(found), self.dimension), np.nan, np.float32)
         photo.norms = np.full(len(found), np.nan, np.float32)
         photo.image = photo.loaded = None
         photo.parts.clear()
-        return [FaceInput(photo, int(row)) for row in np.flatnonzero(usable)] if photo.embed else []
+        return [FaceInput(photo, int(row)) for row in np.flatnonzero(chips.aligned)] if photo.embed else []
 
     def embed(self, batch: Sequence[FaceInput]) -> None:
         """Embed faces of any photos.
@@ -119,6 +131,42 @@ class Stages:
             assert item.photo.norms is not None
             item.photo.vectors[item.row] = vector
             item.photo.norms[item.row] = norm
+
+
+def found_in(chips: FaceChips) -> Detections:
+    """What a detector would have found in faces that are aligned already: each fills its picture.
+
+    Raises:
+        InvalidArrayError: They are not of the template's size.
+    """
+    n, height, width = chips.pixels.shape[:3]
+    if height != SIDE_PX or width != SIDE_PX:
+        raise InvalidArrayError(f"faces of {width} x {height} pixels", hint=f"aligned faces have {SIDE_PX} x {SIDE_PX}")
+    boxes = np.tile(np.array([0, 0, width, height], np.float32), (n, 1))
+    return Detections(boxes, None, np.ones(n, np.float32), width, height)
+
+
+def faces_in(chips: FaceChips, dimension: int) -> Faces:
+    """The answer for aligned faces, with room for their vectors; blur is not measured.
+
+    Raises:
+        InvalidArrayError: As for `found_in`.
+    """
+    found, n = found_in(chips), len(chips)
+    unknown = np.full(n, np.nan, np.float32)
+    return Faces(
+        name=CHIPS,
+        width=found.width,
+        height=found.height,
+        boxes=found.boxes,
+        landmarks=np.full((n, 5, 2), np.nan, np.float32),
+        scores=found.scores,
+        embeddings=np.full((n, dimension), np.nan, np.float32),
+        norms=unknown.copy(),
+        status=np.where(chips.aligned, FaceStatus.OK, FaceStatus.ALIGNMENT_FAILED).astype(np.uint8),
+        quality=Quality(*(unknown.copy() for _ in range(5))),
+        chips=chips.pixels,
+    )
 
 
 def assemble(photo: Photo) -> Faces:

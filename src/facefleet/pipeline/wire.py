@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facefleet.errors import InternalError
-from facefleet.types import EncodedImage, Faces, Image, ImageSource, Quality
+from facefleet.types import EncodedImage, F32Array, FaceChips, Faces, Image, ImageSource, Quality
 from facefleet.workers import Payload
 
 _QUALITY = ("size_px", "blur", "yaw_deg", "pitch_deg", "roll_deg")
 
 
-def travels(source: ImageSource) -> bool:
+def travels(source: ImageSource | FaceChips) -> bool:
     """Whether a source can be sent as it is: a path or bytes; anything else has to be read first."""
-    return isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview, EncodedImage, Image))
+    return isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview, EncodedImage, Image, FaceChips))
 
 
-def photo_payload(source: ImageSource, name: str | None = None) -> Payload:
+def photo_payload(source: ImageSource | FaceChips, name: str | None = None) -> Payload:
     """A source that `travels`, as a payload.
 
     Args:
@@ -35,6 +35,9 @@ def photo_payload(source: ImageSource, name: str | None = None) -> Payload:
         pixels = source.pixels
         meta = ("pixels", source.name, source.format, source.width, source.height, source.scale, pixels.shape)
         return Payload(meta, (raw(pixels),))
+    if isinstance(source, FaceChips):
+        about = ("chips", name or "<chips>", source.pixels.shape)
+        return Payload(about, (raw(source.pixels), raw(source.aligned)))
     if isinstance(source, EncodedImage):
         return Payload(("bytes", source.name), (source.data,))
     if isinstance(source, (bytes, bytearray)):
@@ -47,7 +50,7 @@ def photo_payload(source: ImageSource, name: str | None = None) -> Payload:
     raise InternalError(f"a {type(source).__name__} does not travel")
 
 
-def photo_source(payload: Payload) -> tuple[ImageSource, str]:
+def photo_source(payload: Payload) -> tuple[ImageSource | FaceChips, str]:
     """The source and the name in a payload; its bytes are copied."""
     kind, name, *rest = payload.meta
     if kind == "path":
@@ -55,9 +58,18 @@ def photo_source(payload: Payload) -> tuple[ImageSource, str]:
     data = bytes(payload.buffers[0])
     if kind == "bytes":
         return EncodedImage(data, name), name
+    if kind == "chips":
+        (shape,) = rest
+        aligned = np.frombuffer(bytes(payload.buffers[1]), np.bool_)
+        return FaceChips(np.frombuffer(data, np.uint8).reshape(shape), no_transforms(len(aligned)), aligned), name
     form, width, height, scale, shape = rest
     pixels = np.frombuffer(data, np.uint8).reshape(shape)
     return Image(pixels, width, height, name, form, scale), name
+
+
+def no_transforms(count: int) -> F32Array:
+    """(n, 2, 3) of NaN: where faces came from is not known."""
+    return np.full((count, 2, 3), np.nan, np.float32)
 
 
 def faces_payload(faces: Faces) -> Payload:

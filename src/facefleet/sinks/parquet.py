@@ -67,19 +67,23 @@ class ParquetTable(Table):
 
     def write_part(self, path: Path, results: Sequence[tuple[str, Faces]]) -> list[Span]:
         """See `Table.write_part`."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        schema = self.schema()
         with _flat_memory():
-            batches = [self._batch(schema, key, faces) for key, faces in results if len(faces)]
-            table = pa.Table.from_batches(batches, schema)
+            table = self.as_arrow(results)
             pq.write_table(table, path, row_group_size=ROW_GROUP, **_WRITING)
         spans, start = [], 0
         for _, faces in results:
             spans.append(Span(start, len(faces)))
             start += len(faces)
         return spans
+
+    def as_arrow(self, results: Sequence[tuple[str, Faces]]) -> pa.Table:
+        """The rows of these results."""
+        import pyarrow as pa
+
+        schema = self.schema()
+        return pa.Table.from_batches([self._batch(schema, key, faces) for key, faces in results if len(faces)], schema)
 
     def merge(self, path: Path, spans: Iterable[tuple[Path, Span]]) -> Iterator[Span]:
         """See `Table.merge`. Row groups of `ROW_GROUP` rows, whatever the pieces were."""

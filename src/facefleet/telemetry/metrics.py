@@ -216,6 +216,21 @@ DECLARATIONS: tuple[Declaration, ...] = (
         "Anything but zero at start: build engines ahead with facefleet build, and set runtime.engines.",
         ("backend",),
     ),
+    Declaration(
+        "facefleet_requests_total",
+        "counter",
+        "Requests of the server by protocol, route and status.",
+        "503: overload; more devices, or fewer clients. 429: a key's rate. 5xx else: the log, by request id.",
+        ("protocol", "route", "status"),
+    ),
+    Declaration(
+        "facefleet_request_duration_seconds",
+        "histogram",
+        "Time from the headers of a request to the end of its answer, by protocol and route.",
+        "Far above facefleet_image_duration_seconds: slow clients, or a front without processor time.",
+        ("protocol", "route"),
+        SECONDS,
+    ),
 )
 
 

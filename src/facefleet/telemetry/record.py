@@ -186,6 +186,25 @@ class Batcher:
         self._metrics.stop_ticking(self._name)
 
 
+class Requests:
+    """How requests of the server are answered."""
+
+    def __init__(self, metrics: Metrics = METRICS) -> None:
+        self._metrics = metrics
+
+    def answered(self, protocol: str, route: str, status: int | str, seconds: float) -> None:
+        """A request got its answer.
+
+        Args:
+            protocol: ``http`` or ``grpc``.
+            route: As declared, without what stands for its parameters.
+            status: Of the answer.
+            seconds: Since it came.
+        """
+        self._metrics.instrument("facefleet_requests_total", Counter, protocol, route, str(status)).inc()
+        self._metrics.instrument("facefleet_request_duration_seconds", Histogram, protocol, route).observe(seconds)
+
+
 class Bound(dict[str, T], Generic[T]):
     """Name -> what records for it, made when first asked for.
 
@@ -225,6 +244,7 @@ CACHES: Bound[Cache] = Bound(Cache)
 WORKERS: Bound[WorkerPlace] = Bound(WorkerPlace)
 BATCHERS: Bound[Batcher] = Bound(Batcher)
 ANSWERS = Answers()
+REQUESTS = Requests()
 snapshot = METRICS.snapshot
 fold = METRICS.fold
 retire = METRICS.retire

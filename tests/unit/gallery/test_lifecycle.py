@@ -77,7 +77,9 @@ class TestErase:
                 erase.erase_person(gallery.database, gallery.view, ids[0], "me", wait_s=0.1)
             answer = gallery.identify(vectors[0, 0], fingerprint=F, k=9, threshold=-1)[0]
             assert ids[0] not in [match.person for match in answer], "erased for every answer nonetheless"
-            reader.close()
+        with Gallery.open(tmp_path / "g") as beside:  # the reader is in the way of the files only
+            assert ids[0] not in [person.id for person in beside.people()]
+        reader.close()
         with Gallery.open(tmp_path / "g") as again:
             with again.database.reading() as db:
                 assert db.execute("SELECT COUNT(*) FROM meta WHERE key = ?", (PENDING,)).fetchone()[0] == 0

@@ -169,9 +169,9 @@ class TorchRunner(Runner):
         key = (bucket, height, width)
         if key not in self._graphs:
             slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
+            fused = self._fused if self._fused is not None and (height, width) == self._fused.size else None
             for lane in range(self.options.instances):
-                fused = self._fused is not None and (height, width) == self._fused.size
-                module = self._fused.bucket(bucket) if self._fused is not None and fused else self._general()
+                module = fused.bucket(bucket) if fused is not None else self._general()
                 slots.put(_Slot(module, key, self._device, self.options, lane))
             self._graphs[key] = slots
         return self._graphs[key]
