@@ -70,6 +70,7 @@ def serve(
     score: options.Score = None,
     sets: options.Set = None,
     config: options.Config = None,
+    profile: options.Profile = None,
     verbose: options.Verbose = False,
     log_format: options.LogFormat = "human",
 ) -> Exit:
@@ -98,6 +99,7 @@ def serve(
             config=config,
             sets=sets,
             det_size=det_size,
+            profile=profile,
             pack=pack,
             runtime__backend=backend,
             runtime__devices=devices,
