@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,11 @@ import pytest
 from PIL import Image as PILImage
 
 REQUIRED = frozenset(filter(None, os.environ.get("FACEFLEET_REQUIRE", "").split(",")))
+
+
+# A shell starts what runs in its background with SIGINT ignored, and so would every command that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def skip_without(what: str, reason: str) -> None:

@@ -33,8 +33,8 @@ ALERTS = {
     "FacefleetMemoryHigh",
     "FacefleetBatchAwayFromOptimum",
 }
-# Without a GPU, workers, a cache or padding these have no series on this engine.
-EMPTY_HERE = re.compile("temperature|worker_state|worker_restarts|cache_hits|padding_rows|tick_age|rebuilds")
+# Without a GPU, workers, a cache, padding or a server these have no series on this engine.
+EMPTY_HERE = re.compile("temperature|worker_state|worker_restarts|cache_hits|padding_rows|tick_age|rebuilds|_request")
 
 
 def tool(name: str) -> str:
