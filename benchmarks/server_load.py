@@ -4,13 +4,13 @@
         [--profile FILE --p99-ms 250]
 
 Rounds go through all contenders in turn: `extract` on a folder of the photos; the server with 16 and 64 clients in
-closed loops; the same server with a batch of at most one; insightface behind FastAPI and uvicorn, as its users write it
-(`--peer-python` has both installed; without it this contender is left out). Ratios are of one round, the figure is their
-median. The clients run on the same processors as the server and are part of its cost. The default networks are
+closed loops; the same server with a batch of at most one; insightface behind FastAPI and uvicorn, as its users write
+it (`--peer-python` has both installed; without it this contender is left out). Ratios are of one round, the figure is
+their median. The clients run on the same processors as the server and are part of its cost. The default networks are
 SCRFD-500m and MobileFaceNet, which insightface can run too; `--pack` names another pack, for facefleet alone.
 
-With a profile of `facefleet tune`, the server that it sets is also asked at 80 % of the rate that it answered 16 clients
-at, at random moments, and its p99 is held against the target.
+With a profile of `facefleet tune`, the server that it sets is also asked at 80 % of the rate that it answered 16
+clients at, at random moments, and its p99 is held against the target.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def extract(folder: Path, output: Path, options: list[str]) -> float:
 
 
 def serve_peer(data: Path, folder: Path) -> None:
-    """insightface behind FastAPI: what its users write, with the analysis in FastAPI's pool of threads."""
+    """FastAPI and insightface: what its users write, with the analysis in FastAPI's pool of threads."""
     import cv2
     import numpy as np
     import uvicorn
