@@ -110,7 +110,9 @@ def test_share_refused_counts_what_the_fronts_record(watched: Watched) -> None:
     (series,) = watched.query(target["expr"])
     assert 0.05 < float(series["value"][1]) < 1.0
     named = set(re.search(r'status=~"([^"]+)"', target["expr"])[1].split("|"))  # type: ignore[index]
-    recorded = {(each["metric"]["protocol"], each["metric"]["status"]) for each in watched.query("facefleet_requests_total")}
+    recorded = {
+        (each["metric"]["protocol"], each["metric"]["status"]) for each in watched.query("facefleet_requests_total")
+    }
     refused = {("http", "503"), ("grpc", grpc_code(QueueFullError("full")).name)}
     assert refused <= recorded
     assert {status for _, status in refused} <= named

@@ -25,7 +25,9 @@ from facefleet.server.service import Service
 
 _log = logging.getLogger(__name__)
 _LINGER_S = 0.5
-_SWITCH_S = 0.001  # how long the operator's lane may wait for the interpreter lock while the front is busy; Python: 0.005
+_SWITCH_S = (
+    0.001  # how long the operator's lane may wait for the interpreter lock while the front is busy; Python: 0.005
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
