@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 
 import pytest
@@ -96,10 +97,12 @@ def test_what_would_expire_inside_is_refused_at_once() -> None:
         admission.enter(now, size_bytes=1, left_s=0.001)  # an empty house takes it, whatever the rate
         now += 0.1  # 10 a second
         admission.leave(now, size_bytes=1)
-    with pytest.raises(QueueFullError, match="items inside take"):
+    with contextlib.suppress(QueueFullError):
         for _ in range(100):
             admission.enter(now, size_bytes=1, left_s=2.0)
     assert 13 <= admission.items <= 15, "seven tenths of two seconds"
+    with pytest.raises(QueueFullError, match="items inside take"):
+        admission.enter(now, size_bytes=1, left_s=2.0)
     admission.enter(now, size_bytes=1, left_s=10.0)
     admission.enter(now, size_bytes=1)
 
