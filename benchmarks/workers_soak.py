@@ -1,8 +1,8 @@
 """Memory of a fleet over many works, and what fifty reloads leave behind.
 
 Works of random sizes go through two workers in batches that vary; the resident memory of every process is looked at
-19 times after a warm-up of every batch size, and may not grow by more than 5 %. Then workers are replaced fifty times while works go
-on; threads, open files and shared memory must be what they were.
+19 times after a warm-up of every batch size, and may not grow by more than 5 %. Then workers are replaced fifty times
+while works go on; threads, open files and shared memory must be what they were.
 
     python benchmarks/workers_soak.py [--items 200000] [--reloads 50]
 """
