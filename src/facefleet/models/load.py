@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from facefleet.backends import InputContract, Runner, RunnerOptions, choose, create_runner
+from facefleet.backends import Choice, InputContract, Runner, RunnerOptions, choose, create_runner
 from facefleet.config import Settings, available_threads
 from facefleet.decode import Decoder
 from facefleet.errors import BackendUnavailableError
@@ -50,6 +50,7 @@ class Loaded:
         detector_sha256: Digest of the detector's published file.
         embedder_sha256: Digest of the embedder's.
         description: What was chosen, for people.
+        host_way: Why pictures stay on the host, in words; empty: the device holds them from decoding to embedding.
     """
 
     manifest: Manifest
@@ -62,6 +63,7 @@ class Loaded:
     detector_sha256: str
     embedder_sha256: str
     description: dict[str, str]
+    host_way: str = ""
 
 
 Role: TypeAlias = Literal["detector", "embedder"]
@@ -115,6 +117,7 @@ def load_models(
         detector_sha256=loader.detector_file.sha256,
         embedder_sha256=loader.embedder_file.sha256,
         description=loader.describe(precision),
+        host_way=loader.host_way,
     )
 
 
@@ -133,6 +136,10 @@ class _Loader:
         self.embedder_file = prepare_embedder(self._store, located, backend=self.choice.backend)
         self.instances = settings.runtime.instances or self.threads
         self._options = RunnerOptions(device=self.choice.device, instances=self.instances, threads=self.threads)
+        self.host_way = _host_way(self.choice, settings, self.manifest.detector)
+        if not self.host_way:  # what is run from the host is the exception: a buffer for one picture will do
+            self.instances = 1
+            self._options = replace(self._options, instances=1, max_batch=1)
 
     def detector(self, precision: Precision, *, instances: int = 0) -> Detector:
         """A detector, not open; `instances` other than the engine's for trying it."""
@@ -265,6 +272,19 @@ class _Loader:
             "embedder": f"{manifest.embedder.family}, {manifest.embedder.dimension} dimensions",
             "chosen": self.choice.reason,
         }
+
+
+def _host_way(choice: Choice, settings: Settings, spec: DetectorSpec) -> str:
+    """Why pictures stay on the host, in words; empty: they need not."""
+    if choice.backend != "torch" or not choice.device.startswith("cuda"):
+        return f"{choice.backend} runs on {choice.device}"
+    if not settings.runtime.resident:
+        return "runtime.resident=false"
+    if settings.batch.target_p99_ms:
+        return "batches adapt to a target"
+    from facefleet.models.detectors.device import why_not
+
+    return why_not(spec, settings.detect.sizes)
 
 
 def _contract(spec: DetectorSpec | EmbedderSpec) -> InputContract:

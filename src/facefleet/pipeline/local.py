@@ -6,6 +6,7 @@ Owns the order in which they are opened and given back.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from facefleet.batching import LatencyCurve
-from facefleet.config import BatchSettings, Settings
+from facefleet.config import BatchSettings, Settings, on_device
 from facefleet.models.drawn import drawn_chips
 from facefleet.models.load import ROLES, Loaded, Role, load_models
 from facefleet.pipeline.adapting import measured_curve
@@ -25,6 +26,8 @@ from facefleet.pipeline.scheduler import Scheduler
 from facefleet.pipeline.stages import Stages
 from facefleet.telemetry.record import ANSWERS
 from facefleet.types import Faces, Outcome
+
+_log = logging.getLogger(__name__)
 
 
 class LocalEngine:
@@ -45,6 +48,7 @@ class LocalEngine:
         self._resources = contextlib.ExitStack()
         self._facts: dict[str, Any] = {}
         self._scheduler: Scheduler | None = None
+        self._batch = settings.batch
 
     def open(self) -> None:
         """Load the models, check that they answer rightly, and start the threads.
@@ -60,7 +64,7 @@ class LocalEngine:
                 "fingerprint": fingerprint(models, self._settings),
                 "description": models.description,
             }
-            batch = self._settings.batch
+            batch = self._batch = self._settings.batch if models.host_way else on_device(self._settings.batch)
             assert models.detector is not None
             stages = Stages(
                 models.decoder,
@@ -70,18 +74,27 @@ class LocalEngine:
                 models.sizes,
                 models.select,
             )
-            self._scheduler = Scheduler(
-                observed(stages),
-                workers=models.workers,
-                detect_batch=batch.detect,
-                embed_batch=batch.embed,
-                max_images=batch.max_images,
-                max_bytes=batch.max_bytes,
-                max_delay_s=batch.max_delay_ms / 1000,
-                answers=self._answers,
-                target_s=batch.target_p99_ms / 1000 if batch.target_p99_ms else None,
-                curves=stage_curves(models, batch) if batch.target_p99_ms else None,
-            )
+            target_s = batch.target_p99_ms / 1000 if batch.target_p99_ms else None
+            options: dict[str, Any] = {
+                "workers": models.workers,
+                "max_images": batch.max_images,
+                "max_bytes": batch.max_bytes,
+                "max_delay_s": batch.max_delay_ms / 1000,
+                "answers": self._answers,
+            }
+            if models.host_way:
+                if self._settings.runtime.devices.startswith("cuda"):
+                    _log.info("pictures stay on the host: %s", models.host_way)
+                self._scheduler = Scheduler(
+                    observed(stages),
+                    detect_batch=batch.detect,
+                    embed_batch=batch.embed,
+                    target_s=target_s,
+                    curves=stage_curves(models, batch) if target_s else None,
+                    **options,
+                )
+            else:
+                self._scheduler = device_scheduler(observed(stages), models, batch, options)
             stack.callback(self._scheduler.close)
             self._resources = stack.pop_all()
 
@@ -98,7 +111,7 @@ class LocalEngine:
     @property
     def max_images(self) -> int:
         """Photos inside at a time."""
-        return self._settings.batch.max_images
+        return self._batch.max_images
 
     @property
     def scheduler(self) -> Scheduler:
@@ -130,6 +143,26 @@ class LocalEngine:
     def queues(self) -> dict[str, int]:
         """As `Scheduler.queues`."""
         return self.scheduler.queues()
+
+
+def device_scheduler(stages: Stages, models: Loaded, batch: BatchSettings, options: dict[str, Any]) -> Scheduler:
+    """The threads of a device that holds the pictures.
+
+    Raises:
+        OutOfMemoryError: The device has no room for single pictures.
+    """
+    from facefleet.decode import nvimagecodec
+    from facefleet.pipeline.device.resident import open_resident
+    from facefleet.pipeline.device.scheduler import DeviceScheduler
+
+    assert models.detector is not None
+    device = str(models.description["device"])
+    card = None
+    if nvimagecodec.available():
+        card = nvimagecodec.NvImageCodec(int(device.partition(":")[2] or 0))
+    else:
+        _log.info("nvImageCodec is not installed: the processors decode; pip install 'facefleet[card-decode]'")
+    return DeviceScheduler(stages, open_resident(models, batch, card), **options)
 
 
 def stage_curves(models: Loaded, batch: BatchSettings) -> dict[str, LatencyCurve]:

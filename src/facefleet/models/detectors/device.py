@@ -19,6 +19,7 @@ from facefleet.models.detectors.detector import Selection
 from facefleet.models.detectors.retinaface import CENTER_VARIANCE, SIZE_VARIANCE, RetinaFaceHead, priors
 from facefleet.models.detectors.scrfd import ScrfdHead
 from facefleet.ops.cuda import nms
+from facefleet.packs import DetectorSpec
 
 TOP = 512
 """Candidates a picture and input: twice the faces of the fullest photos, each of which has one to four."""
@@ -146,6 +147,15 @@ HEADS: dict[str, type[DeviceScrfdHead | DeviceRetinaFaceHead]] = {
     "retinaface": DeviceRetinaFaceHead,
 }
 """Heads by the `family` of a manifest; others are read on the host."""
+
+
+def why_not(spec: DetectorSpec, sizes: Sequence[int | str]) -> str:
+    """Why a detector's outputs cannot be read and settled here, in words; empty: they can."""
+    if spec.family not in HEADS:
+        return f"heads of {spec.family} are read on the host"
+    if spec.fit == "tight" or any(isinstance(size, str) for size in sizes):
+        return "detector inputs are of as many sizes as pictures"
+    return ""
 
 
 def strongest(scores: Tensor, count: int) -> Tensor:
