@@ -32,6 +32,8 @@ from facefleet.telemetry.record import engine_rebuilt
 
 _log = logging.getLogger(__name__)
 _FP32 = tuple(str(count) for count in FP32_CONVOLUTIONS.values())
+DETECTOR_COMPILING: Literal["tune", "fuse", "none"] = "fuse"
+"""Tuning every layer of a detector takes minutes for each batch size, and detecting is the smaller part of the work."""
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "int8"]
 
 
@@ -148,6 +150,7 @@ class _Loader:
             self._options,
             instances=instances or self.instances,
             warm=_squares(self._settings.detect.sizes, spec),
+            compiling=DETECTOR_COMPILING,
         )
         file = prepare_detector(self._store, self._located, backend=self.choice.backend, precision=precision)
         runner = self._runner("detector", file, _contract(spec), options, precision)

@@ -127,11 +127,15 @@ class TorchRunner(Runner):
         if self._compiled is None:
             from torch._inductor import select_algorithm
 
-            self._load_cache()
             self._module = self._on_device()
+            if self.options.compiling == "none":
+                self._compiled = self._module
+                return self._compiled
+            self._load_cache()
             select_algorithm.PRINT_AUTOTUNE = False
             torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
-            mode = "default" if self._depthwise else "max-autotune-no-cudagraphs"
+            tuned = self.options.compiling == "tune" and not self._depthwise
+            mode = "max-autotune-no-cudagraphs" if tuned else "default"
             self._compiled = torch.compile(self._module, dynamic=False, mode=mode)
         return self._compiled
 
@@ -220,7 +224,7 @@ class TorchRunner(Runner):
         shutil.copyfile(self.model, folder / "network.onnx")
         if self._fused is not None:
             self._fused.save(folder)
-        if self._compiled is not None:
+        if self._compiled is not None and self.options.compiling != "none":
             artifacts = torch.compiler.save_cache_artifacts()
             if artifacts is not None:
                 (folder / _CACHE).write_bytes(artifacts[0])

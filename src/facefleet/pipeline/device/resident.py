@@ -260,7 +260,7 @@ class Resident:
         if faces <= len(slot.host_rows):
             return heads, slot.host_rows.numpy()[:faces].copy()
         with self.finding.use():
-            return heads, slot.rows[:faces].cpu().numpy()
+            return heads, slot.rows[:faces].cpu().numpy().copy()  # without a device `cpu` is no copy
 
     def cut(self, slot: Slot, start: int, stop: int, at: int, *, embed: bool) -> None:
         """Cut the chips of a slot's faces `start` to `stop` into the room of a run, from row `at` on."""
