@@ -90,6 +90,9 @@ class RuntimeSettings:
         status: Write once a second what the engine does into a file of this user's, for `facefleet top`.
         resident: On a CUDA device, keep pictures there from decoding to embedding where the detector allows it; false:
             only the networks run on it.
+        compiling: How PyTorch makes kernels of a network where no engine is opened: ``tune`` tries several for each
+            layer, ``fuse`` takes the first for fused layers, ``none`` takes its own, layer by layer, and is ready at
+            once; ``auto``: embedders are tuned, detectors fused. Chains of convolutions in fp16 are tuned in any case.
         instances: Runs of each network that may be in progress at a time on a device, on its own streams there; 0: as
             many as threads.
     """
@@ -103,6 +106,7 @@ class RuntimeSettings:
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     status: bool = True
     resident: bool = True
+    compiling: Literal["auto", "tune", "fuse", "none"] = "auto"
     instances: Annotated[int, Field(ge=0, le=64)] = 0
 
 

@@ -32,8 +32,6 @@ from facefleet.telemetry.record import engine_rebuilt
 
 _log = logging.getLogger(__name__)
 _FP32 = tuple(str(count) for count in FP32_CONVOLUTIONS.values())
-DETECTOR_COMPILING: Literal["tune", "fuse", "none"] = "fuse"
-"""Tuning every layer of a detector takes minutes for each batch size, and detecting is the smaller part of the work."""
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "int8"]
 
 
@@ -150,7 +148,8 @@ class _Loader:
             self._options,
             instances=instances or self.instances,
             warm=_squares(self._settings.detect.sizes, spec),
-            compiling=DETECTOR_COMPILING,
+            # Tuning the layers of a detector takes minutes for each batch size, and detecting is the smaller part.
+            compiling=self._compiling("fuse"),
         )
         file = prepare_detector(self._store, self._located, backend=self.choice.backend, precision=precision)
         runner = self._runner("detector", file, _contract(spec), options, precision)
@@ -164,12 +163,17 @@ class _Loader:
             instances=instances or self.instances,
             warm=((spec.height, spec.width),),
             chunk=CHUNK,
+            compiling=self._compiling("tune"),
         )
         # int8 engines are made of the graph without the rewrites that only make one runtime faster.
         backend = "openvino" if precision == "int8" else self.choice.backend
         file = prepare_embedder(self._store, self._located, backend=backend, precision=precision)
         runner = self._runner("embedder", file, _contract(spec), options, precision)
         return Embedder(runner, spec, flip=self._settings.embed.flip)
+
+    def _compiling(self, usual: Literal["tune", "fuse"]) -> Literal["tune", "fuse", "none"]:
+        wanted = self._settings.runtime.compiling
+        return usual if wanted == "auto" else wanted
 
     def _runner(
         self,

@@ -78,6 +78,8 @@ class TorchRunner(Runner):
         import onnx
 
         self._device = _device(self.options)
+        if self._device.type == "cuda" and self.options.precision == "fp32":  # as it says, not TF32's ten bits
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         try:
             proto = onnx.load(self.model)
         except Exception as error:  # protobuf's exceptions share no base class

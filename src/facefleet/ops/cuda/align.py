@@ -6,6 +6,8 @@ exact place, as OpenCV 5 has it; OpenCV 4 rounds places to 1/32 pixel.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from facefleet.ops.align import BOX_TO_CHIP, SCALE_LIMITS, SIDE_PX, TEMPLATE_112
@@ -25,7 +27,7 @@ def alignment_matrices(landmarks: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
         (n, 2, 3) float32 transforms picture -> chip, NaN where there is none, and (n,) bool: they are usable. As
         `ops.alignment_matrices`.
     """
-    template = torch.as_tensor(TEMPLATE_112, device=landmarks.device)
+    template = _template(landmarks.device)
     finite = torch.isfinite(landmarks).flatten(1).all(dim=1)
     source = torch.where(finite[:, None, None], landmarks, 0).to(torch.float64)
     source_mean, target_mean = source.mean(dim=1), template.mean(dim=0)
@@ -34,6 +36,12 @@ def alignment_matrices(landmarks: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     real = (s[..., 0] * d[:, 0] + s[..., 1] * d[:, 1]).sum(dim=1) / spread
     imaginary = (s[..., 0] * d[:, 1] - s[..., 1] * d[:, 0]).sum(dim=1) / spread
     return _similarity(real, imaginary, source_mean, target_mean, finite)
+
+
+@lru_cache(maxsize=16)
+def _template(device: torch.device) -> torch.Tensor:
+    """Copied once: a copy from ordinary memory waits for the device."""
+    return torch.as_tensor(TEMPLATE_112, device=device)
 
 
 def box_matrices(boxes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
