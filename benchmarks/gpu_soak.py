@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import psutil
 
 from facefleet import Engine
 from gpu_bench import Bench, opened
