@@ -58,7 +58,8 @@ class Bench:
 
     def t1(self) -> bytes:
         """The JPEG with six faces."""
-        return next(path for path in self.options.photos.rglob("t1.jpg")).read_bytes()
+        found: Path = next(path for path in self.options.photos.rglob("t1.jpg"))
+        return found.read_bytes()
 
     def small_pack(self) -> Path:
         """The real small networks."""

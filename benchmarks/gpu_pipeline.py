@@ -101,7 +101,7 @@ def alone(bench: Bench, size: int, scheduler: Any, data: bytes, reached: float) 
     pixels = scheduler._pixels(photo)
     batch = [pixels] * size
     wait = torch.cuda.synchronize if resident.device.type == "cuda" else lambda: None
-    marks = []
+    marks: list[Any] = []
 
     def fill() -> None:
         marks[:] = [resident.fill(slot, batch, scheduler._copiers.map)[0]]

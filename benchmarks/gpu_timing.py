@@ -104,7 +104,7 @@ def device_ms(work: Any, turns: int = 20) -> float:  # noqa: ANN401
     for _ in range(3):
         work()
     torch.cuda.synchronize()
-    times = []
+    times: list[float] = []
     for _ in range(turns):
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
