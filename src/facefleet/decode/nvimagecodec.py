@@ -6,8 +6,11 @@ Optional (``facefleet[card-decode]``); imported when the first one is made. One 
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
+
+_log = logging.getLogger(__name__)
 
 
 class CardDecoder(Protocol):
@@ -51,3 +54,15 @@ class NvImageCodec:
         """See `CardDecoder.decode`."""
         found = self._decoder.decode(list(files), params=self._params, cuda_stream=stream)
         return [image if image is not None and tuple(image.shape[2:]) == (3,) else None for image in found]
+
+
+def card_decoder(index: int) -> CardDecoder | None:
+    """A decoder on a card; None where nvImageCodec is not installed or does not start there: the log says why."""
+    if not available():
+        _log.info("the processors decode: nvImageCodec is not installed; pip install 'facefleet[card-decode]'")
+        return None
+    try:
+        return NvImageCodec(index)
+    except Exception as error:  # a library of it that is missing, a driver that it does not know
+        _log.warning("the processors decode: nvImageCodec does not start: %s", error)
+        return None

@@ -9,12 +9,14 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from facefleet.batching import LatencyCurve
 from facefleet.config import BatchSettings, Settings, on_device
+from facefleet.errors import DeviceLostError
 from facefleet.models.drawn import drawn_chips
 from facefleet.models.load import ROLES, Loaded, Role, load_models
 from facefleet.pipeline.adapting import measured_curve
@@ -28,6 +30,10 @@ from facefleet.telemetry.record import ANSWERS
 from facefleet.types import Faces, Outcome
 
 _log = logging.getLogger(__name__)
+
+
+class _HostWayError(Exception):
+    """The device cannot hold the pictures; the message says why."""
 
 
 class LocalEngine:
@@ -57,6 +63,15 @@ class LocalEngine:
             PackError: The pack is not there, not verified, or not understood.
             BackendError: The runtime cannot run it, or runs it wrongly.
         """
+        try:
+            self._open()
+        except _HostWayError as why:
+            _log.warning("pictures stay on the host: %s", why)
+            runtime = replace(self._settings.runtime, resident=False)
+            self._settings = replace(self._settings, runtime=runtime)
+            self._open()
+
+    def _open(self) -> None:
         with contextlib.ExitStack() as stack:
             models = load_models(self._pack, self._settings, stack, roles=self._roles)
             self._facts = {
@@ -146,23 +161,30 @@ class LocalEngine:
 
 
 def device_scheduler(stages: Stages, models: Loaded, batch: BatchSettings, options: dict[str, Any]) -> Scheduler:
-    """The threads of a device that holds the pictures.
+    """The threads of a device that holds the pictures, which has been tried.
 
     Raises:
-        OutOfMemoryError: The device has no room for single pictures.
+        _HostWayError: The device has no room for it, or it answers otherwise than the host.
+        DeviceLostError: The device is gone.
     """
     from facefleet.decode import nvimagecodec
+    from facefleet.pipeline.device.check import check_card, check_resident
     from facefleet.pipeline.device.resident import open_resident
     from facefleet.pipeline.device.scheduler import DeviceScheduler
 
-    assert models.detector is not None
-    device = str(models.description["device"])
-    card = None
-    if nvimagecodec.available():
-        card = nvimagecodec.NvImageCodec(int(device.partition(":")[2] or 0))
-    else:
-        _log.info("nvImageCodec is not installed: the processors decode; pip install 'facefleet[card-decode]'")
-    return DeviceScheduler(stages, open_resident(models, batch, card), **options)
+    index = int(str(models.description["device"]).partition(":")[2] or 0)
+    resident = None
+    try:
+        resident = open_resident(models, batch, nvimagecodec.card_decoder(index))
+        check_card(resident)
+        check_resident(resident, models)
+    except DeviceLostError:
+        raise
+    except Exception as error:  # of whatever library: the host's way does without it
+        if resident is not None:
+            resident.close()
+        raise _HostWayError(f"{type(error).__name__}: {error}") from error
+    return DeviceScheduler(stages, resident, **options)
 
 
 def stage_curves(models: Loaded, batch: BatchSettings) -> dict[str, LatencyCurve]:
