@@ -89,7 +89,7 @@ def load_models(
     import cv2
 
     cv2.setNumThreads(1)  # pictures run side by side; threads inside one would fight over the same processors
-    loader = _Loader(pack, settings)
+    loader = _Loader(pack, settings, roles)
     manifest = loader.manifest
     precision = loader.precisions()
     detector = stack.enter_context(loader.detector(precision[0])) if "detector" in roles else None
@@ -124,7 +124,7 @@ def load_models(
 class _Loader:
     """What `load_models` knows before anything is open, and how it makes detectors and embedders of it."""
 
-    def __init__(self, pack: str, settings: Settings) -> None:
+    def __init__(self, pack: str, settings: Settings, roles: tuple[Role, ...]) -> None:
         self._settings = settings
         self._store = Store(Path(settings.home) if settings.home else None)
         located = self._store.manifest(pack)
@@ -136,7 +136,7 @@ class _Loader:
         self.embedder_file = prepare_embedder(self._store, located, backend=self.choice.backend)
         self.instances = settings.runtime.instances or self.threads
         self._options = RunnerOptions(device=self.choice.device, instances=self.instances, threads=self.threads)
-        self.host_way = _host_way(self.choice, settings, self.manifest.detector)
+        self.host_way = _host_way(self.choice, settings, self.manifest.detector, roles)
         if not self.host_way:  # what is run from the host is the exception: a buffer for one picture will do
             self.instances = 1
             self._options = replace(self._options, instances=1, max_batch=1)
@@ -281,10 +281,12 @@ class _Loader:
         }
 
 
-def _host_way(choice: Choice, settings: Settings, spec: DetectorSpec) -> str:
+def _host_way(choice: Choice, settings: Settings, spec: DetectorSpec, roles: tuple[Role, ...]) -> str:
     """Why pictures stay on the host, in words; empty: they need not."""
     if choice.backend != "torch" or not choice.device.startswith("cuda"):
         return f"{choice.backend} runs on {choice.device}"
+    if "detector" not in roles:
+        return "faces come aligned"
     if not settings.runtime.resident:
         return "runtime.resident=false"
     if settings.batch.target_p99_ms:

@@ -259,7 +259,7 @@ class Resident:
         faces = int(heads[:, 0].sum())
         if faces <= len(slot.host_rows):
             return heads, slot.host_rows.numpy()[:faces].copy()
-        with self.finding.use():
+        with torch.inference_mode():  # on no lane: they may have gone on to the next batch
             return heads, slot.rows[:faces].cpu().numpy().copy()  # without a device `cpu` is no copy
 
     def cut(self, slot: Slot, start: int, stop: int, at: int, *, embed: bool) -> None:

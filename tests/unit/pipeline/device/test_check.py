@@ -174,3 +174,24 @@ def test_a_device_that_is_lost_in_the_trial_is_said(monkeypatch: pytest.MonkeyPa
     with pytest.raises(DeviceLostError), engine(home):
         pass
     assert asked == [True]
+
+
+def test_which_settings_leave_pictures_on_the_host() -> None:
+    from facefleet.backends import Choice
+    from facefleet.config import DetectSettings
+    from facefleet.models.load import ROLES, _host_way
+
+    models = loaded()
+    spec = models.manifest.detector
+    card = Choice("torch", "cuda:0", "fp16", False, "")
+
+    def why(settings: Settings, choice: Choice = card, roles: Any = ROLES) -> str:
+        return _host_way(choice, settings, spec, roles)
+
+    assert why(Settings()) == ""
+    assert why(Settings(), roles=("detector",)) == ""
+    assert "aligned" in why(Settings(), roles=("embedder",))
+    assert "cpu" in why(Settings(), Choice("torch", "cpu", "fp32", False, ""))
+    assert "resident" in why(Settings(runtime=RuntimeSettings(resident=False)))
+    assert "target" in why(Settings(batch=BatchSettings(target_p99_ms=50)))
+    assert "sizes" in why(Settings(detect=DetectSettings(sizes=("native",))))
