@@ -9,7 +9,8 @@ not stop the rest, and what is known is written at once to a JSON file in `--out
 script itself without a GPU.
 
 Stages: ``parity`` with the reference; ``speed`` from end to end and of each part alone (SCRFD-2.5g at 640, R50 of
-random weights in fp16); ``streams`` of R50; ``memory`` over mixed batches; ``restart`` of a killed worker.
+random weights in fp16); ``host``: its threads alone, the device left out; ``streams`` of R50; ``memory`` over mixed
+batches; ``restart`` of a killed worker.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from facefleet import Engine
 from gpu_bench import Bench, opened
 from gpu_parity import parity, reference
@@ -32,7 +35,7 @@ from gpu_peers import r50_pack, use_engine
 from gpu_soak import memory, restart, streams
 from gpu_timing import device_ms
 
-STAGES = ("parity", "speed", "streams", "memory", "restart")
+STAGES = ("parity", "speed", "host", "streams", "memory", "restart")
 
 
 def kept_up(engine: Engine, source: Iterator[Any], seconds: float) -> tuple[float, float, int]:
@@ -74,6 +77,33 @@ def speed(bench: Bench) -> None:
             if card is not None:
                 image, face, _ = kept_up(engine, itertools.repeat(data), seconds)
                 bench.keep(f"speed {size}", images_per_s_processors_decode=image)
+
+
+def host(bench: Bench) -> None:
+    """What the threads of the host alone can do: everything on the device is left out, six made-up faces a photo."""
+    from facefleet.pipeline.device.lanes import Mark
+
+    size, data = 64, bench.t1()
+    settings = bench.settings(bench.small_pack(), detect=size, embed=64, max_images=8 * size, max_bytes=4 << 30)
+    with opened(settings) as (engine, scheduler):
+        resident, draw = scheduler._resident, np.random.default_rng(0)
+
+        def read(_: object, count: int) -> tuple[np.ndarray, np.ndarray]:
+            heads = np.tile(np.array([6, 0, 0, 1], np.float32), (count, 1))
+            return heads, draw.uniform(1, 2, (6 * count, 16)).astype(np.float32)
+
+        for result in resident.results:
+            result.fill_(0.5)
+        resident.card = object()
+        resident.fill = lambda *_: (Mark(), [])
+        resident.find = lambda *_: Mark()
+        resident.read, resident.cut = read, lambda *_, **__: None
+        resident.finish = lambda *_, **__: (Mark(), None)
+        kept_up(engine, itertools.repeat(data), 1.0)
+        used, started = time.process_time(), time.perf_counter()
+        images, _, errors = kept_up(engine, itertools.repeat(data), bench.options.seconds)
+        busy = (time.process_time() - used) / (time.perf_counter() - started)
+        bench.keep("host", images_per_s=images, processors_busy=busy, errors=errors)
 
 
 def median_ms(work: Callable[[], None], turns: int) -> float:
@@ -196,7 +226,9 @@ def main() -> None:
     for name in STAGES if options.what == "all" else options.what.split(","):
         started = time.perf_counter()
         try:
-            {"parity": parity, "speed": speed, "streams": streams, "memory": memory, "restart": restart}[name](bench)
+            {"parity": parity, "speed": speed, "host": host, "streams": streams, "memory": memory, "restart": restart}[
+                name
+            ](bench)
         except Exception:
             traceback.print_exc(limit=8, file=sys.stdout)
         print(f"-- {name}: {time.perf_counter() - started:.1f} s", flush=True)
