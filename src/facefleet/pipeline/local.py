@@ -50,6 +50,7 @@ class LocalEngine:
         self._settings = settings
         self._pack = pack
         self._roles = roles
+        self._worker = worker
         self._answers = None if worker else ANSWERS
         self._resources = contextlib.ExitStack()
         self._facts: dict[str, Any] = {}
@@ -92,7 +93,8 @@ class LocalEngine:
             target_s = batch.target_p99_ms / 1000 if batch.target_p99_ms else None
             options: dict[str, Any] = {
                 "workers": models.workers,
-                "max_images": batch.max_images,
+                # A worker's parent does not know which way photos go there: it must never find a full house.
+                "max_images": on_device(batch).max_images if self._worker else batch.max_images,
                 "max_bytes": batch.max_bytes,
                 "max_delay_s": batch.max_delay_ms / 1000,
                 "answers": self._answers,
