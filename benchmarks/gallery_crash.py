@@ -201,10 +201,10 @@ def _read(folder: Path, seconds: float, seed: int, results: Any) -> None:  # noq
     generator = random.Random(seed)
     searches = 0
     problem = ""
-    end = time.monotonic() + seconds
     try:
         with Gallery.open(folder) as gallery:
-            while time.monotonic() < end and not problem:
+            end = time.monotonic() + seconds
+            while not problem and (not searches or time.monotonic() < end):
                 fixed, moving = generator.randrange(20), generator.randrange(100)
                 queries = np.stack([vector(fixed), vector(1000 + moving)])
                 first, second = gallery.identify(queries, fingerprint=IDENTITY.fingerprint, k=3)
@@ -244,7 +244,7 @@ def readers_and_writer(folder: Path, seconds: float, readers: int) -> dict[str, 
                 with contextlib.suppress(EraseIncompleteError):  # readers keep the log: erased for every answer
                     gallery.erase(present.pop(number))
             writes += 1
-        answers = [results.get(timeout=seconds + 60) for _ in processes]
+        answers = [results.get(timeout=2 * seconds + 200) for _ in processes]
         for process in processes:
             process.join()
     problems = [problem for _, problem in answers if problem]

@@ -141,13 +141,13 @@ class View:
             return
         with self._lock, self._database.reading() as db:
             if reads.meta(db, "pipeline") != pipeline_text(self._header.pipeline):
-                index = self._index or self._connected()
+                former: Index = self._connected() if self._index is None else self._index
                 self._index = self._seen = None
                 try:
-                    if isinstance(index, Marked):
-                        index.drop()
+                    if isinstance(former, Marked):
+                        former.drop()
                 finally:
-                    index.close()
+                    former.close()
                 return
         with self.searching():
             index = self._index
