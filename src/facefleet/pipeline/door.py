@@ -47,8 +47,10 @@ class Door:
             while True:
                 if self._shut is not None:
                     raise self._shut
+                now = time.monotonic()
+                left_s = None if wait or photo.deadline is None else photo.deadline - now
                 try:
-                    self._admission.enter(time.monotonic(), size_bytes=photo.entry_bytes, client=photo.client)
+                    self._admission.enter(now, size_bytes=photo.entry_bytes, client=photo.client, left_s=left_s)
                     return
                 except QueueFullError as error:
                     if not wait:
@@ -56,6 +58,20 @@ class Door:
                             self._answers.answered(error)
                         raise
                     self._room.wait()
+
+    def check(self) -> None:
+        """Whether there is a place for a photo that has not come yet; a refusal is counted as one.
+
+        Raises:
+            QueueFullError: There is none.
+        """
+        try:
+            with self._room:
+                self._admission.check(time.monotonic())
+        except QueueFullError as error:
+            if self._answers is not None:
+                self._answers.answered(error)
+            raise
 
     def leave(self, photo: Photo, outcome: Outcome[Faces]) -> None:
         """Let a photo out with its answer; exactly once for each that came in."""

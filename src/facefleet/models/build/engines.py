@@ -100,6 +100,7 @@ class EngineSpec:
             threads=threads,
             warm=((height.opt, width.opt), *((ANY_SIZE,) if free else ())),
             chunk=CHUNK if self.role == "embedder" else 1,
+            compiling="tune" if self.role == "embedder" else "fuse",  # as it is opened
             fp32_convolutions=self.fp32_convolutions,
             engine=engine,
             max_batch=self.profile.batch.max,

@@ -49,37 +49,44 @@ class Detector:
         runner: A prepared network: free batch, height and width; every output (n, cells, c).
         spec: What the manifest says of it.
         one_scale: Whether both axes are mapped by the scale of the height, as insightface does.
+
+    Attributes:
+        runner: As given.
+        spec: As given.
+        outputs: Names and last dimensions of the network's outputs; known once opened.
     """
 
     def __init__(self, runner: Runner, spec: DetectorSpec, *, one_scale: bool = False) -> None:
-        self._runner = runner
-        self._spec = spec
+        self.runner = runner
+        self.spec = spec
         self._one_scale = one_scale
+        self.outputs: list[tuple[str, int]] = []
         self._head: DetectorHead | None = None
 
     def __enter__(self) -> Self:
-        self._runner.open()
-        for height, width in (self.warm_size, *self._runner.options.warm[1:]):
-            outputs = self._runner.run(np.zeros((1, height, width, 3), np.uint8))
-        names = self._runner.output_names
+        self.runner.open()
+        for height, width in (self.warm_size, *self.runner.options.warm[1:]):
+            outputs = self.runner.run(np.zeros((1, height, width, 3), np.uint8))
+        names = self.runner.output_names
         widths = [output.shape[-1] for output in outputs]
-        self._head = create_head(self._spec.family, list(zip(names, widths, strict=True)))
+        self.outputs = list(zip(names, widths, strict=True))
+        self._head = create_head(self.spec.family, self.outputs)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._runner.close()
+        self.runner.close()
 
     @property
     def warm_size(self) -> tuple[int, int]:
         """Height and width of an input that is ready to run, in pixels."""
-        return next(iter(self._runner.options.warm), (_PROBE_PX, _PROBE_PX))
+        return next(iter(self.runner.options.warm), (_PROBE_PX, _PROBE_PX))
 
     def plan(self, width: int, height: int, sizes: Sequence[int | str]) -> tuple[Letterbox, ...]:
         """How a picture of `width` x `height` pixels is fitted into each of `sizes`; equal inputs only once."""
-        tight_px = self._spec.enlarge_px if self._spec.fit == "tight" else None
-        plans = [plan_letterbox(width, height, size, self._spec.stride, tight_px=tight_px) for size in sizes]
+        tight_px = self.spec.enlarge_px if self.spec.fit == "tight" else None
+        plans = [plan_letterbox(width, height, size, self.spec.stride, tight_px=tight_px) for size in sizes]
         if self._one_scale:
             plans = [replace(plan, scale_x=plan.scale_y) for plan in plans]
         return tuple(dict.fromkeys(plans))
@@ -98,7 +105,7 @@ class Detector:
             BackendError: The run failed or returned something that cannot be an answer.
         """
         assert self._head is not None, "used outside `with detector:`"
-        outputs = self._runner.run(inputs)
+        outputs = self.runner.run(inputs)
         height, width = inputs.shape[1:3]
         return [self._head.candidates(outputs, row, width, height, threshold) for row in range(len(inputs))]
 
