@@ -17,10 +17,11 @@ from facefleet.errors import ConfigError
 from facefleet.gallery.index.base import NOTHING, Index
 from facefleet.gallery.index.layered import LayeredIndex
 from facefleet.gallery.index.registry import segment_type
+from facefleet.gallery.view import Marked
 from tests.conftest import skip_without
 from tests.unit.gallery.fake import DIMENSION, IDENTITY, header, unit_vectors
 
-KINDS = {
+KINDS: dict[str, tuple[str, dict[str, object], str | None]] = {
     "flat": ("flat", {}, None),
     "faiss-flat": ("faiss", {"type": "flat"}, "faiss"),
     "faiss-hnsw": ("faiss", {"type": "hnsw"}, "faiss"),
@@ -33,17 +34,23 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=KINDS)
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
-    kind, options, library = KINDS[request.param]
+def usable(name: str) -> tuple[str, dict[str, object]]:
+    """The kind and options of one of `KINDS`; skips where something is missing."""
+    kind, options, library = KINDS[name]
     if library is not None and importlib.util.find_spec(library) is None:
         skip_without(library, f"{library} is not installed")
+    if options.get("uri") == "":
+        skip_without("milvus-server", "MILVUS_URI does not name a server, e.g. http://127.0.0.1:19530")
+    return kind, dict(options)
+
+
+@pytest.fixture(params=KINDS)
+def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
+    kind, options = usable(request.param)
     made: Index
     if kind == "milvus":
         from facefleet.gallery.index.milvus import MilvusIndex
 
-        if options.get("uri") == "":
-            skip_without("milvus-server", "MILVUS_URI does not name a server, e.g. http://127.0.0.1:19530")
         made = MilvusIndex(tmp_path, replace(header(kind), uuid=uuid.uuid4().hex), options)
     else:
         made = LayeredIndex(DIMENSION, segment_type(kind), options)
@@ -64,6 +71,8 @@ def reference(ids: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int)
 def settle(index: Index) -> None:
     if isinstance(index, LayeredIndex):
         index.rebuild()
+    elif isinstance(index, Marked):
+        index.flush()
 
 
 class TestAnswers:

@@ -55,6 +55,21 @@ def filter_of(where: Sequence[str] | None) -> dict[str, Any]:
     return dict(found)
 
 
+def object_of(text: str) -> dict[str, Any]:
+    """Metadata given as JSON.
+
+    Raises:
+        ConfigError: It is not a JSON object.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--metadata is not JSON: {error}", hint='e.g. \'{"team": "red"}\'') from error
+    if not isinstance(value, dict):
+        raise ConfigError("--metadata is not a JSON object", hint='e.g. \'{"team": "red"}\'')
+    return value
+
+
 def json_or_text(value: str) -> Any:  # noqa: ANN401  # whatever JSON holds
     """A number, truth value or null as such; else the text."""
     try:

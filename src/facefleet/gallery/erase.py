@@ -84,6 +84,7 @@ def finish_erase(database: Database, view: View, *, wait_s: float = _WAIT_S) -> 
 
     Raises:
         EraseIncompleteError: A reader keeps the log.
+        SearchUnavailableError: The index's server is away; opening the gallery or checking it tries again.
     """
     folder = database.path.parent
     with snapshots_locked(folder):
@@ -91,10 +92,10 @@ def finish_erase(database: Database, view: View, *, wait_s: float = _WAIT_S) -> 
         for path in files:
             path.unlink(missing_ok=True)
     _cut_log(database, wait_s)
-    with database.writing() as db:
-        db.execute("DELETE FROM meta WHERE key = ?", (PENDING,))
     view.renew()
     view.purge()
+    with database.writing() as db:
+        db.execute("DELETE FROM meta WHERE key = ?", (PENDING,))
     return len(files)
 
 

@@ -19,6 +19,7 @@ from facefleet.errors import (
     GalleryNotFoundError,
     PersonNotFoundError,
     PipelineMismatchError,
+    SearchUnavailableError,
 )
 from facefleet.gallery import reads
 from facefleet.gallery.calibration import Calibration
@@ -59,10 +60,13 @@ class GalleryRecord:
             raise
 
     def _finish_pending(self) -> None:
-        """Clean the files after an erasing that was cut off; the next opening tries again if others read them now."""
+        """Clean up after an erasing that was cut off.
+
+        The next opening tries again if others read the files now, or the index's server is away.
+        """
         try:
             finish_erase(self.database, self.view, wait_s=0.0)
-        except EraseIncompleteError as error:
+        except (EraseIncompleteError, SearchUnavailableError) as error:
             _log.warning("%s", error)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from facefleet.gallery.index.snapshot import Stamp, read_snapshot, write_snapsho
 from facefleet.gallery.records import Header, pipeline_text
 from facefleet.gallery.roster import Roster
 from facefleet.gallery.transaction import expected_counts, latest_revision
+
+if TYPE_CHECKING:
+    from facefleet.gallery.index.milvus import MilvusIndex
 
 _log = logging.getLogger(__name__)
 _SNAPSHOT_ROWS = 20_000  # fewer are read from the record as fast
@@ -47,6 +50,12 @@ class Marked(Protocol):
 
     def purge(self) -> None:
         """Let go of what was deleted."""
+
+    def flush(self) -> None:
+        """Arrange for searching what it was given."""
+
+    def drop(self) -> None:
+        """Let go of everything; only to be closed after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +130,25 @@ class View:
             self._start_rebuild(always=True)
 
     def purge(self) -> None:
-        """After an erasing: what a server or a folder of its own holds lets go of the erased."""
+        """After an erasing: what a server or a folder of its own holds lets go of the erased.
+
+        Where the gallery was moved to another pipeline meanwhile, it lets go of all that the former one made.
+
+        Raises:
+            SearchUnavailableError: The server is away.
+        """
         if not self.remote:
             return
+        with self._lock, self._database.reading() as db:
+            if reads.meta(db, "pipeline") != pipeline_text(self._header.pipeline):
+                former: Index = self._connected() if self._index is None else self._index
+                self._index = self._seen = None
+                try:
+                    if isinstance(former, Marked):
+                        former.drop()
+                finally:
+                    former.close()
+                return
         with self.searching():
             index = self._index
         if isinstance(index, Marked):
@@ -156,6 +181,8 @@ class View:
         """Arrange the index anew now and write a snapshot of it."""
         with self.searching():
             pass
+        if isinstance(self._index, Marked):
+            self._index.flush()
         self.wait()
         self._rebuilt()
 
@@ -212,7 +239,7 @@ class View:
 
         index = self._index
         if not isinstance(index, MilvusIndex):
-            index = MilvusIndex(self._folder, self._header, self._options)
+            index = self._connected()
         _, count = expected_counts(db)
         since = index.applied
         if since is None or since[0] > revision or reads.token_of(db, since[0]) != since[1]:
@@ -233,6 +260,11 @@ class View:
             table = np.array(rows, np.int64).reshape(-1, 2)
             ids, people = table[:, 0].copy(), table[:, 1].copy()
         return Seen(revision, index.searcher(), Roster(ids, people))
+
+    def _connected(self) -> MilvusIndex:
+        from facefleet.gallery.index.milvus import MilvusIndex
+
+        return MilvusIndex(self._folder, self._header, self._options)
 
     def _from_snapshot(self, db: sqlite3.Connection, revision: int) -> tuple[Stamp, Base, np.ndarray] | None:
         """The latest snapshot that is whole and of this gallery's life."""

@@ -14,8 +14,10 @@ import pytest
 from facefleet.errors import SearchUnavailableError
 from facefleet.gallery import Gallery, NewSample
 from facefleet.gallery.check import check_gallery
+from facefleet.gallery.index.milvus import MilvusIndex
+from facefleet.gallery.reembed import reembed
 from tests.conftest import skip_without
-from tests.unit.gallery.fake import IDENTITY, filled, unit_vectors
+from tests.unit.gallery.fake import IDENTITY, OTHER, PictureEngine, filled, unit_vectors, vector_of
 
 F = IDENTITY.fingerprint
 
@@ -116,3 +118,45 @@ def test_another_process_has_it_open(tmp_path: Path) -> None:
         )
     assert done.stdout.splitlines()[0] == "10", done.stderr
     assert "another process has it open" in done.stdout
+
+
+def test_moved_to_another_pack(tmp_path: Path) -> None:
+    """What the former pack made goes from the server, too."""
+    from pymilvus import MilvusClient
+
+    (tmp_path / "anna.txt").write_text("anna")
+    engine = PictureEngine(OTHER)
+    with Gallery.create(tmp_path / "g", IDENTITY, index="milvus") as gallery:
+        anna, _ = gallery.enrol(
+            "anna", [NewSample(unit_vectors(1)[0], source=str(tmp_path / "anna.txt"))], fingerprint=F
+        )
+        assert gallery.identify(unit_vectors(1), fingerprint=F)[0][0].person == anna
+        assert reembed(gallery, OTHER, None, engine).finished
+    with Gallery.open(tmp_path / "g") as moved:
+        vector = vector_of(b"anna", OTHER.dimension)
+        assert moved.identify(vector, fingerprint=OTHER.fingerprint)[0][0].person == anna
+    client = MilvusClient(str(tmp_path / "g" / "milvus.db"))
+    assert [name[-12:] for name in client.list_collections()] == [OTHER.fingerprint[:12]]
+    client.close()
+
+
+def test_erased_while_the_server_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The person is nobody at once; the server is cleaned when the gallery is next opened."""
+    gallery, vectors, ids = filled(tmp_path / "g", index="milvus")
+    with gallery:
+        gallery.identify(vectors[0, 0], fingerprint=F)
+        index = gallery.view.index
+        assert isinstance(index, MilvusIndex)
+
+        def away(*_: object, **__: object) -> None:
+            raise ConnectionError("gone")
+
+        monkeypatch.setattr(index._client, "delete", away)
+        with pytest.raises(SearchUnavailableError):
+            gallery.erase(ids[0])
+        assert gallery.counts() == (9, 18)
+    with Gallery.open(tmp_path / "g") as again:
+        index = again.view.index
+        assert index is not None
+        assert len(index) == 18
+        assert ids[0] not in [m.person for m in again.identify(vectors[0, 0], fingerprint=F, k=20, threshold=-1)[0]]

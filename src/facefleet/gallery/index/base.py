@@ -19,6 +19,8 @@ from facefleet.types import BoolArray, F32Array
 
 NOTHING = -1
 """Id of a place for which no vector is left."""
+MARGIN = 16
+"""Candidates beyond k, so that what the last bits of a score decide is decided in double precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,12 @@ class Segment(ABC):
     Attributes:
         kind: Its name in options.
         exact: Whether the nearest are always found.
+        margin: How many more than are wanted have to be asked for, since its scores are rounded.
     """
 
     kind: ClassVar[str]
     exact: bool
+    margin: int = MARGIN
 
     @classmethod
     @abstractmethod

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facefleet.gallery.index.base import NOTHING, Hits, Index, Searcher, Segment
+from facefleet.gallery.index.base import MARGIN, NOTHING, Hits, Index, Searcher, Segment
 from facefleet.gallery.index.flat import flat_search
 from facefleet.types import BoolArray, F32Array
 
-_MARGIN = 16  # candidates beyond k, so that what the last bits decide is decided in double precision
 _LEAST_REBUILD = 8192
 _REBUILD_SHARE = 0.1
 _GATHER_BYTES = 64 << 20
@@ -83,11 +82,11 @@ class LayeredState:
                 chosen = np.zeros(len(base.ids), np.bool_)
                 chosen[base.rows_of(allowed)] = True
                 keep = chosen if keep is None else chosen & keep
-            _, rows = base.segment.search(queries, min(k + _MARGIN, len(base.ids)), keep)
+            _, rows = base.segment.search(queries, min(k + base.segment.margin, len(base.ids)), keep)
             parts.append(_again(queries, base.vectors, base.ids, rows))
         if self.places:
             alive = self.alive if allowed is None else self.alive & np.isin(self.ids, allowed)
-            _, rows = flat_search(self.vectors, queries, min(k + _MARGIN, len(self.ids)), alive)
+            _, rows = flat_search(self.vectors, queries, min(k + MARGIN, len(self.ids)), alive)
             parts.append(_again(queries, self.vectors, self.ids, rows))
         return merged(parts, len(queries), k)
 

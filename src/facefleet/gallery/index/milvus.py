@@ -39,6 +39,7 @@ _FLUSH_ROWS = 5000  # rows that are not flushed are searched one by one, whateve
 _MARGIN = 16
 _MOST = 16_384  # what one search of Milvus may ask for
 _FILTER_IDS = 50_000
+_ANSWER_BYTES = 32 << 20  # of the vectors that come with one answer; servers refuse messages that are too long
 
 
 class MilvusIndex(Index):
@@ -112,18 +113,29 @@ class MilvusIndex(Index):
 
     def clear(self) -> None:
         """Drop everything the server has of this gallery."""
+        self.drop()
+        with self._mapped():
+            self._create()
+
+    def drop(self) -> None:
+        """Drop everything the server has of this gallery, to be closed: nothing can be searched any more."""
         self._mark.unlink(missing_ok=True)
         with self._mapped():
             self._client.drop_collection(self._collection, timeout=self._timeout_s)
-            self._create()
+
+    def flush(self) -> None:
+        """Let the server arrange what it was given: rows that are not flushed are searched one by one."""
+        with self._mapped():
+            self._client.flush(self._collection, timeout=10 * self._timeout_s)
+            self._unflushed = 0
 
     def purge(self) -> None:
         """After an erasing: make the server let go of what was deleted; Milvus Lite is emptied, to be filled anew."""
         if self.local:
             self.clear()
             return
+        self.flush()
         with self._mapped():
-            self._client.flush(self._collection, timeout=self._timeout_s)
             self._client.compact(self._collection, timeout=self._timeout_s)
 
     def apply(self, ids: NDArray[np.int64], vectors: F32Array, removed: NDArray[np.int64]) -> None:
@@ -140,8 +152,7 @@ class MilvusIndex(Index):
                 self._client.upsert(self._collection, rows, timeout=self._timeout_s)
             self._unflushed += len(ids)
             if self._unflushed >= _FLUSH_ROWS:
-                self._client.flush(self._collection, timeout=10 * self._timeout_s)
-                self._unflushed = 0
+                self.flush()
 
     def searcher(self) -> Searcher:
         """See `Index.searcher`: the server's state, whenever it is searched."""
@@ -155,22 +166,29 @@ class MilvusIndex(Index):
         if allowed is not None:
             numbers = [int(number) for number in allowed]
             groups = [numbers[start : start + _FILTER_IDS] for start in range(0, len(numbers), _FILTER_IDS)]
-        parts = []
-        for group in groups:
-            with self._mapped():
-                found = self._client.search(
-                    self._collection,
-                    data=list(queries),
-                    limit=min(k + _MARGIN, _MOST),
-                    anns_field="vector",
-                    filter="" if group is None else f"id in {group}",
-                    search_params={"metric_type": "COSINE"},
-                    output_fields=["vector"],
-                    consistency_level="Strong",
-                    timeout=self._timeout_s,
-                )
-            parts.append(_scored(queries, found))
-        return merged(parts, len(queries), k)
+        limit = min(k + _MARGIN, _MOST)
+        step = max(1, _ANSWER_BYTES // (4 * self.dimension * limit))
+        hits = Hits.none(len(queries), k)
+        for start in range(0, len(queries), step):
+            some = queries[start : start + step]
+            found = merged([self._found(some, limit, group) for group in groups], len(some), k)
+            hits.ids[start : start + step], hits.scores[start : start + step] = found.ids, found.scores
+        return hits
+
+    def _found(self, queries: F32Array, limit: int, allowed: list[int] | None) -> tuple[NDArray[np.int64], F32Array]:
+        with self._mapped():
+            found = self._client.search(
+                self._collection,
+                data=list(queries),
+                limit=limit,
+                anns_field="vector",
+                filter="" if allowed is None else f"id in {allowed}",
+                search_params={"metric_type": "COSINE"},
+                output_fields=["vector"],
+                consistency_level="Strong",
+                timeout=self._timeout_s,
+            )
+        return _scored(queries, found)
 
     def __len__(self) -> int:
         with self._mapped():
