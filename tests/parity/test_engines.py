@@ -12,13 +12,17 @@ from facefleet.config import RuntimeSettings
 from facefleet.errors import BackendUnavailableError, ConfigError
 from facefleet.models.build.build import Wanted, build_pack
 from facefleet.models.build.engines import EngineStore
-from facefleet.models.build.profile import Span
+from facefleet.models.build.profile import Profile, Span
 from facefleet.packs import Store
 
 PAIRS = [
     *((detector, "mobilefacenet") for detector in DETECTORS),
     *(("yunet_dynamic", embedder) for embedder in EMBEDDERS if embedder != "mobilefacenet"),
 ]
+
+
+def profile(side):
+    return Profile(Span(1, 2, 4), *[Span(side, side, side)] * 2)
 
 
 @pytest.mark.parametrize("backend", ["openvino", "onnxruntime", "torch"])
@@ -30,8 +34,7 @@ def test_pack(tmp_path, data_dir, detector, embedder, backend):
     store = Store()
     wanted = Wanted(
         backend=backend,
-        batch=Span(1, 2, 4),
-        size=Span(320, 320, 320),
+        profiles=(profile(320),),
         pictures=data_dir / "identity" / "insightface_images",
     )
     built = build_pack(store, store.manifest(pack), wanted, EngineStore(tmp_path / "engines"))
@@ -52,7 +55,7 @@ def built(tmp_path_factory):
         folder = tmp_path_factory.mktemp("engines")
         store = Store()
         for precision in ("fp32", "int8"):
-            wanted = Wanted(backend="openvino", batch=Span(1, 2, 4), size=Span(640, 640, 640), precision=precision)
+            wanted = Wanted(backend="openvino", profiles=(profile(640),), precision=precision)
             build_pack(store, store.manifest("opencv"), wanted, EngineStore(folder))
         BUILT.append(folder)
     return BUILT[0]
