@@ -19,7 +19,7 @@ from facefleet.models.build.dynamic import session
 from facefleet.models.build.graph import add_constant, attribute, bf16_bits, constants, prune
 from facefleet.types import F32Array
 
-_POSITIONS = 8192  # of a layer's input that are looked at
+_POSITIONS = 16384  # of a layer's input that are looked at
 _AT_ONCE = 8  # layers whose inputs are held at a time
 _LARGEST = 2500  # inputs of one output; the work grows with the third power
 _DAMPING = 1e-3  # of the mean variance: directions that the pictures hardly show stay as they are
