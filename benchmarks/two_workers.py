@@ -1,5 +1,8 @@
 """`facefleet extract` on one pinned worker process, and on two, in turns: how much the second one brings.
 
+The bound of it is what two jobs that know nothing of each other bring, each pinned to a processor of its own:
+processors that share caches, memory and power are slower together.
+
 FACEFLEET_DATA=... python benchmarks/two_workers.py [--rounds 3] [--photos 800]
 """
 
@@ -12,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from operator import truediv
 from pathlib import Path
 
 
@@ -25,8 +29,8 @@ def photos_of(data: Path, count: int, folder: Path) -> Path:
     return folder
 
 
-def extract(photos: Path, output: Path, devices: str) -> float:
-    """Photos a second, without the time in which the models are loaded."""
+def start(photos: Path, output: Path, devices: str) -> subprocess.Popen[bytes]:
+    """A job that tells its summary."""
     command = [
         str(Path(sys.executable).with_name("facefleet")),
         "extract",
@@ -36,10 +40,16 @@ def extract(photos: Path, output: Path, devices: str) -> float:
         "--devices",
         devices,
     ]
-    done = subprocess.run(
-        [*command, "--summary", "-", "--overwrite"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    summary = json.loads(done.stdout)
+    arguments = [*command, "--summary", "-", "--overwrite"]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def rate(job: subprocess.Popen[bytes]) -> float:
+    """Photos a second of a job when it has ended, without the time in which the models are loaded."""
+    output, _ = job.communicate()
+    if job.returncode:
+        raise SystemExit(f"{job.args!r} ended with {job.returncode}")
+    summary = json.loads(output)
     return float(summary["processed"] / summary["seconds"])
 
 
@@ -49,17 +59,24 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=800)
     options = parser.parse_args()
     first, second = sorted(os.sched_getaffinity(0))[:2]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         photos = photos_of(Path(os.environ["FACEFLEET_DATA"]), options.photos, folder / "photos")
+        one, two = f"cpu:{first}", f"cpu:{second}"
+        both = f"cpu:{first},{second}"
         rates: dict[str, list[float]] = {}
         for _ in range(options.rounds):
-            for devices in (f"cpu:{first}", f"cpu:{first},{second}", "cpu"):
-                rates.setdefault(devices, []).append(extract(photos, folder / "faces.parquet", devices))
-    one, two, here = (statistics.median(values) for values in rates.values())
-    for devices, values in rates.items():
-        print(f"{devices:10s} {statistics.median(values):7.1f} photos/s  ({', '.join(f'{v:.1f}' for v in values)})")
-    print(f"two workers: {two / one:.2f} times one; {two / here:.2f} times this process on both processors")
+            for devices in (one, both, "cpu"):
+                rates.setdefault(devices, []).append(rate(start(photos, folder / "faces.parquet", devices)))
+            jobs = [start(photos, folder / f"faces{number}.parquet", name) for number, name in enumerate((one, two))]
+            rates.setdefault("apart", []).append(sum(rate(job) for job in jobs))
+    for name, values in rates.items():
+        print(f"{name:10s} {statistics.median(values):7.1f} photos/s  ({', '.join(f'{v:.1f}' for v in values)})")
+    times = {name: statistics.median(map(truediv, values, rates[one])) for name, values in rates.items()}
+    print(
+        f"times one worker, medians of the rounds' ratios: two workers {times[both]:.2f}, one process on both", end=" "
+    )
+    print(f"processors {times['cpu']:.2f}, two jobs that know nothing of each other {times['apart']:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Memory of a fleet over many works, and what fifty reloads leave behind.
 
 Works of random sizes go through two workers in batches that vary; the resident memory of every process is looked at
-twenty times after a warm-up, and may not grow by more than 5 %. Then workers are replaced fifty times while works go
-on; threads, open files and shared memory must be what they were.
+19 times after a warm-up of every batch size, and may not grow by more than 5 %. Then workers are replaced fifty times
+while works go on; threads, open files and shared memory must be what they were.
 
     python benchmarks/workers_soak.py [--items 200000] [--reloads 50]
 """
@@ -85,13 +85,15 @@ def main() -> int:
     opened = things()
     feeder = Feeder(fleet, 512, 1)
     draw = random.Random(2)
+    sizes = [64, 32, 17, 8, 3, 1]
     step = max(1, options.items // 25)
     seen: list[list[int]] = []
     for number in range(25):
-        fleet.dispatcher.batchers["answer"].policy = BatchPolicy(draw.choice([1, 3, 8, 17, 32, 64]), 0.002)
+        size = sizes[number] if number < len(sizes) else draw.choice(sizes)
+        fleet.dispatcher.batchers["answer"].policy = BatchPolicy(size, 0.002)
         feeder.feed(step)
         feeder.settle()
-        if number >= 5:
+        if number >= len(sizes):
             seen.append(memory(fleet))
     ratios = [max(values) / values[0] for values in zip(*seen, strict=True)]
     shown = ", ".join(f"{last / 2**20:.1f} MiB (x{ratio:.3f})" for last, ratio in zip(seen[-1], ratios, strict=True))

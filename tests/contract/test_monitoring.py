@@ -135,7 +135,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, home: Path, astronaut_j
         port = probe.getsockname()[1]
         probe.close()
         text = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
-        text = text.replace("127.0.0.1:8000", f"127.0.0.1:{exporter.server_port}").replace("5s", "1s")
+        text = text.replace("127.0.0.1:8002", f"127.0.0.1:{exporter.server_port}").replace("5s", "1s")
         (folder / "prometheus.yml").write_text(text)
         shutil.copy(RULES, folder)
         with (folder / "log").open("w") as log:

@@ -234,6 +234,8 @@ def test_53_ready_means_that_it_works(start: Start, astronaut_jpeg: bytes) -> No
     while httpx.get(ready).status_code != 200 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert httpx.get(ready).status_code == 200, "its own probe found that it works again"
+    assert server.service._prober is not None
+    server.loop.call_soon_threadsafe(server.service._prober.cancel)  # it would find that the engine is well
     server.service._inside[-1] = time.monotonic() - 60  # a request that nobody answers
     server.service._last_good = time.monotonic() - 60
     assert "no answer for 60 s" in httpx.get(ready).json()["reason"]

@@ -58,7 +58,9 @@ class Tuning:
         aim: The forecast p99 may be so much of the target.
         window_s: Arrivals are remembered so long; several periods of bursts should fit.
         delays: Delays that are tried.
-        same_rate: Capacities this close are held to be equal.
+        same_rate: Capacities this close are held to be equal,
+        headroom: if each leaves at least this share of what the greatest leaves above the demand: queues grow with the
+            inverse of that.
         saving: A longer delay or another bound must save this share of the device's time.
         settle: Windows of `period_s` between two changes that are not urgent.
         period_s: Between two forecasts.
@@ -69,6 +71,7 @@ class Tuning:
     window_s: float = 20.0
     delays: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4)
     same_rate: float = 0.05
+    headroom: float = 0.75
     saving: float = 0.1
     settle: int = 3
     period_s: float = 0.5
@@ -172,7 +175,7 @@ class ModelBased:
         if not fit:
             return self._fastest(forecasts, demand)
         most = max(forecast.rate for forecast in fit)
-        fit = [forecast for forecast in fit if forecast.rate >= most * (1 - self.tuning.same_rate)]
+        fit = [forecast for forecast in fit if forecast.rate >= self._as_good(most, demand)]
         eager = [forecast for forecast in fit if not forecast.max_delay_s] or fit
         cheap = min(forecast.item_s for forecast in eager)
         least_item_s = min(forecast.item_s for forecast in fit)
@@ -196,17 +199,21 @@ class ModelBased:
     def _keeps(self, current: Forecast, best: Forecast, now: float, demand: float) -> bool:
         """Whether the present choice stays."""
         late = current.p99_s > self._limit_s
-        same = best.rate * (1 - self.tuning.same_rate)
+        same = self._as_good(best.rate, demand)
         if current.rate < (same if late and self._overloaded else min(demand, same)):
             return False
         if late:
             return self._overloaded or current.p99_s <= best.p99_s * (1 + self.tuning.saving)
         if now < self._changed + self.tuning.settle * self.tuning.period_s:
             return True
-        more = best.rate > current.rate * (1 + self.tuning.same_rate)
+        more = current.rate < same
         cheaper = best.item_s < current.item_s * (1 - self.tuning.saving)
         faster = best.p99_s < current.p99_s * (1 - self.tuning.saving) and best.item_s <= current.item_s * 1.02
         return not (more or cheaper or faster)
+
+    def _as_good(self, most: float, demand: float) -> float:
+        """The least rate that counts as equal to `most`."""
+        return max(most * (1 - self.tuning.same_rate), min(demand, most) + self.tuning.headroom * max(most - demand, 0))
 
     @property
     def _limit_s(self) -> float:

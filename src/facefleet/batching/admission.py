@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from facefleet.errors import QueueFullError
 
 _LEAST_RETRY_S, _MOST_RETRY_S = 0.05, 60.0
+_KNOWN_S = 1.0  # of busy time, before the rate is believed
+_OF_DEADLINE = 0.7  # items differ: an expected wait as long as the deadline would miss it every other time
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,17 @@ class Admission:
         self._busy_s = 0.0
         self._served = 0.0
 
-    def enter(self, now: float, *, size_bytes: int, client: Hashable = None) -> None:
+    def enter(self, now: float, *, size_bytes: int, client: Hashable = None, left_s: float | None = None) -> None:
         """Let an item in.
+
+        An item that would expire inside, by the measured rate, is refused at once: otherwise a queue that is longer
+        than the deadlines keeps the workers busy with what nobody waits for any more.
 
         Args:
             now: The time.
             size_bytes: What it holds.
             client: Whose it is; None: nobody's in particular.
+            left_s: Until its deadline; None: it has none, or may wait outside.
 
         Raises:
             QueueFullError: Not now; `retry_after_s` says when.
@@ -65,6 +71,8 @@ class Admission:
             raise self._refusal(now, f"{self.items} items are waiting or running, the limit is {self.bounds.max_items}")
         if self.items and self.bytes + size_bytes > self.bounds.max_bytes:
             raise self._refusal(now, f"{self.bytes} bytes are inside, the limit is {self.bounds.max_bytes}")
+        if left_s is not None and self.items and self._wait_s(now) > _OF_DEADLINE * left_s:
+            raise self._refusal(now, f"the {self.items} items inside take {self._wait_s(now):.2g} s")
         held = self._clients.get(client, 0)
         if client is not None and held >= max(1.0, self.bounds.share * free):
             raise self._refusal(now, f"this client has {held} items inside already, {free} places are left for all")
@@ -108,6 +116,11 @@ class Admission:
         if not rate:
             return 1.0
         return min(max(self.items / 2 / rate, _LEAST_RETRY_S), _MOST_RETRY_S)
+
+    def _wait_s(self, now: float) -> float:
+        """How long what is inside will take; 0.0 while that is not known."""
+        rate = self.rate(now)
+        return self.items / rate if rate and self._busy_s > _KNOWN_S else 0.0
 
     def _tick(self, now: float) -> None:
         """Advance the busy time; both sums fade with a half-life of ten busy seconds."""

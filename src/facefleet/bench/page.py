@@ -10,6 +10,9 @@ from html import escape
 
 from facefleet.bench.svg import Chart, chart_svg
 
+Rows = tuple[Sequence[str], list[list[str]]]
+"""Headings, and cells row by row."""
+
 _LIGHT = ("#2563c9", "#c2570c", "#15803d", "#a21caf", "#0e7490", "#b91c1c", "#7c5a12", "#52525b")
 _DARK = ("#7aaeff", "#ff9f5a", "#5fd38d", "#f08ae8", "#5cd0e0", "#ff8a80", "#dcb867", "#b4b4be")
 

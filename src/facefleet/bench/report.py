@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from facefleet.bench.page import chart_section, page, table_section
+from facefleet.bench.page import Rows, chart_section, page, table_section
 from facefleet.bench.stats import Repeated, tied_with_best
 from facefleet.bench.svg import SERIES, Chart, Series
 
-Rows = tuple[Sequence[str], list[list[str]]]
 _TITLES = {
     "model": "Networks alone",
     "pipeline": "The whole way",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from facefleet.bench.page import chart_section, table_section
-from facefleet.bench.report import Rows
+from facefleet.bench.page import Rows, chart_section, table_section
 from facefleet.bench.svg import SERIES, Chart, Series
 
 _PERCENTILES = ("p50", "p90", "p95", "p99", "max")

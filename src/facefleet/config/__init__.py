@@ -1,6 +1,7 @@
 """Settings: what they are, where they come from, and how many threads this process may use."""
 
-from facefleet.config.load import Loaded, load_settings, setting_keys
+from facefleet.config.keys import setting_keys
+from facefleet.config.load import Loaded, load_settings
 from facefleet.config.machine import Machine, this_machine
 from facefleet.config.profile import Profile, read_profile, with_profile, write_profile
 from facefleet.config.settings import (

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from facefleet.config.keys import check_setting
 from facefleet.config.machine import Machine, this_machine
+from facefleet.config.settings import Settings
 from facefleet.errors import ConfigError
 
 SCHEMA = 1
@@ -134,7 +136,7 @@ def write_profile(path: Path, tuned: Mapping[str, Any], values: Mapping[str, obj
         ) from error
 
 
-def with_profile(settings: Any, profile: Profile) -> Any:  # noqa: ANN401  # Settings; imported by who calls
+def with_profile(settings: Settings, profile: Profile) -> Settings:
     """Settings with a profile below them: what stands at its default takes the profile's value.
 
     Args:
@@ -144,9 +146,6 @@ def with_profile(settings: Any, profile: Profile) -> Any:  # noqa: ANN401  # Set
     Raises:
         ConfigError: A value is malformed.
     """
-    from facefleet.config.load import check_setting
-    from facefleet.config.settings import Settings
-
     plain = Settings()
     for key, value in profile.values.items():
         section, _, name = key.partition(".")

@@ -47,8 +47,10 @@ class Door:
             while True:
                 if self._shut is not None:
                     raise self._shut
+                now = time.monotonic()
+                left_s = None if wait or photo.deadline is None else photo.deadline - now
                 try:
-                    self._admission.enter(time.monotonic(), size_bytes=photo.entry_bytes, client=photo.client)
+                    self._admission.enter(now, size_bytes=photo.entry_bytes, client=photo.client, left_s=left_s)
                     return
                 except QueueFullError as error:
                     if not wait:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ from facefleet.server.service import Service
 
 _log = logging.getLogger(__name__)
 _LINGER_S = 0.5
+_SWITCH_S = (
+    0.001  # how long the operator's lane may wait for the interpreter lock while the front is busy; Python: 0.005
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,7 @@ async def serve(server: Server, *, started: Callable[[Serving], None] = lambda _
         FacefleetError: The engine cannot be used.
     """
     stop = asyncio.Event()
+    sys.setswitchinterval(_SWITCH_S)
     with _signals(asyncio.get_running_loop(), server.service, stop):
         try:
             stopped = asyncio.create_task(stop.wait())

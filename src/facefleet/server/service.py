@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from facefleet import __version__
@@ -63,6 +63,7 @@ class Service:
         self._numbers = itertools.count()
         self._inside: dict[int, float] = {}
         self._last_good = time.monotonic()
+        self._expired = math.inf
         self._failures = 0
         self._reloading = asyncio.Lock()
         self._drawing = asyncio.Semaphore(_DRAWERS)
@@ -129,11 +130,16 @@ class Service:
             return self.state
         if self._failures >= _FAILURES:
             return f"the last {self._failures} requests failed in the engine"
-        now = time.monotonic()
-        oldest = next(iter(self._inside.values()), now)
-        if min(now - oldest, now - self._last_good) > _STALL_S:
-            return f"no answer for {now - self._last_good:.0f} s while requests wait"
+        if self._silent_s > _STALL_S:
+            return f"no answer for {time.monotonic() - self._last_good:.0f} s while requests wait"
         return ""
+
+    @property
+    def _silent_s(self) -> float:
+        """How long nothing was answered although something was asked; deadlines that passed end no silence."""
+        now = time.monotonic()
+        oldest = min(next(iter(self._inside.values()), now), self._expired)
+        return min(now - oldest, now - self._last_good)
 
     def info(self) -> dict[str, Any]:
         """What is running: versions, pack, license, devices and their states."""
@@ -152,11 +158,11 @@ class Service:
         Raises:
             FacefleetError: The picture, the deadline or the engine is at fault, or there is no room.
         """
-        return (await self._finish(self._submit(EncodedImage(data, name), ask))).unwrap()
+        return (await self._finish(self._submit(EncodedImage(data, name), ask), ask)).unwrap()
 
     async def analyze_pixels(self, image: ImageSource, ask: Ask) -> Faces:
         """As `analyze`, of an (h, w, 3) uint8 RGB array."""
-        return (await self._finish(self._submit(image, ask))).unwrap()
+        return (await self._finish(self._submit(image, ask), ask)).unwrap()
 
     async def embed(self, chips: FaceChips, ask: Ask) -> Faces:
         """Embed faces that are aligned already; their vectors and norms are those of the answer.
@@ -164,7 +170,7 @@ class Service:
         Raises:
             FacefleetError: As for `analyze`.
         """
-        return (await self._finish(self._submit(chips, ask))).unwrap()
+        return (await self._finish(self._submit(chips, ask), ask)).unwrap()
 
     async def stream(self, items: AsyncIterator[tuple[str, bytes]], ask: Ask) -> AsyncIterator[Answer | FacefleetError]:
         """Analyze pictures that come one after the other; answers as soon as they are ready.
@@ -177,18 +183,17 @@ class Service:
         """
         answers: asyncio.Queue[Answer | FacefleetError | None] = asyncio.Queue()
         waiting: set[asyncio.Task[None]] = set()
-        deadline = time.monotonic() + ask.timeout_s
         freed = asyncio.Event()
 
         async def answered(index: int, name: str, future: Future[Outcome[Faces]]) -> None:
-            answers.put_nowait(Answer(index, name, await self._finish(future)))
+            answers.put_nowait(Answer(index, name, await self._finish(future, ask)))
             freed.set()
 
         async def feed() -> None:
             index = 0
             try:
                 async for name, data in items:
-                    outcome = await self._enter(EncodedImage(data, name), ask, deadline, freed, bool(waiting))
+                    outcome = await self._enter(EncodedImage(data, name), ask, freed, bool(waiting))
                     if isinstance(outcome, Outcome):
                         answers.put_nowait(Answer(index, name, outcome))
                     else:
@@ -227,7 +232,7 @@ class Service:
         except FacefleetError:
             futures[0].cancel()
             raise
-        outcomes = await asyncio.gather(*(self._finish(future) for future in futures))
+        outcomes = await asyncio.gather(*(self._finish(future, ask) for future in futures))
         left, right = (
             largest(outcome.unwrap(), name) for outcome, name in zip(outcomes, ("first", "second"), strict=True)
         )
@@ -243,42 +248,49 @@ class Service:
     def _submit(self, image: ImageSource | FaceChips, ask: Ask) -> Future[Outcome[Faces]]:
         if self.state not in ("ready", "draining"):
             raise NotReadyError(f"the server is {self.state}", hint="try again in a moment")
-        if ask.timeout_s <= 0:
+        left_s = ask.left_s
+        if left_s <= 0:
             raise DeadlineError("the deadline passed before the picture came in")
         return self.engine.submit(
             image,
             chips=ask.chips,
             embed=ask.embed,
             priority=ask.priority,
-            timeout_s=ask.timeout_s,
+            timeout_s=left_s,
             client=ask.client,
             wait=False,
         )
 
     async def _enter(
-        self, image: EncodedImage, ask: Ask, deadline: float, freed: asyncio.Event, own: bool
+        self, image: EncodedImage, ask: Ask, freed: asyncio.Event, own: bool
     ) -> Future[Outcome[Faces]] | Outcome[Faces]:
         """Submit as soon as there is room; the outcome where there never was."""
         while True:
-            left = deadline - time.monotonic()
             freed.clear()
             try:
-                return self._submit(image, replace(ask, timeout_s=left))
+                return self._submit(image, ask)
             except QueueFullError as error:
-                wait_s = min(max(left, 0.0), 1.0 if own else error.retry_after_s)
+                wait_s = min(max(ask.left_s, 0.0), 1.0 if own else error.retry_after_s)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(freed.wait(), wait_s)
             except FacefleetError as error:
                 return Outcome(error=error)
 
-    async def _finish(self, future: Future[Outcome[Faces]]) -> Outcome[Faces]:
-        """Wait for an answer and remember what it says about the engine."""
+    async def _finish(self, future: Future[Outcome[Faces]], ask: Ask) -> Outcome[Faces]:
+        """Wait for an answer until the deadline and remember what it says about the engine.
+
+        Work that has begun goes on beyond it; its answer would come too late for the caller.
+        """
         number = next(self._numbers)
-        self._inside[number] = time.monotonic()
+        since = self._inside[number] = time.monotonic()
         try:
-            outcome = await asyncio.wrap_future(future)
+            outcome = await asyncio.wait_for(asyncio.wrap_future(future), ask.left_s)
+        except TimeoutError:
+            outcome = Outcome(error=DeadlineError("the deadline passed before the answer was there"))
         finally:
             del self._inside[number]
+        if isinstance(outcome.error, DeadlineError):
+            self._expired = min(self._expired, since)
         self._judge(outcome)
         return outcome
 
@@ -287,16 +299,18 @@ class Service:
             self._failures += 1
         elif not isinstance(outcome.error, (DeadlineError, ClosedError)):
             self._last_good = time.monotonic()
+            self._expired = math.inf
             self._failures = 0
 
     async def _probe(self) -> None:
-        """While nothing works, try from time to time: nobody sends requests to a server that is not ready."""
+        """While nothing seems to work, try from time to time: nobody asks a server that is not ready."""
         while True:
             await asyncio.sleep(_PROBE_S)
-            if self.state != "ready" or self._failures < _FAILURES:
+            if self.state != "ready" or (self._failures < _FAILURES and self._silent_s < _STALL_S / 2):
                 continue
             try:
-                self._judge(await asyncio.wrap_future(self._submit(_probe_picture(), Ask(timeout_s=_STALL_S))))
+                ask = Ask(timeout_s=_STALL_S)
+                await self._finish(self._submit(_probe_picture(), ask), ask)
             except FacefleetError as error:
                 _log.warning("not ready, and the probe failed too: %s", error)
 

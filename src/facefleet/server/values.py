@@ -1,9 +1,10 @@
-"""What fronts ask of the service, and what they get. Frozen; pure."""
+"""What fronts ask of the service, and what they get. Frozen; an `Ask` knows when it was made."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from facefleet.batching import Priority
 from facefleet.errors import NoFaceError
@@ -19,8 +20,9 @@ class Ask:
         embed: Whether faces are embedded.
         chips: Whether the aligned faces are returned too.
         priority: Who goes first.
-        timeout_s: From now.
+        timeout_s: From `asked_at`: what the body takes to come counts too.
         client: Whose it is, for a fair share of the room; None: nobody's.
+        asked_at: Monotonic seconds.
     """
 
     embed: bool = True
@@ -28,6 +30,12 @@ class Ask:
     priority: Priority = Priority.INTERACTIVE
     timeout_s: float = 30.0
     client: Hashable = None
+    asked_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.asked_at + self.timeout_s - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 
 import pytest
@@ -87,3 +88,26 @@ def test_bounds_are_never_passed(steps: list[tuple[int, int, bool]]) -> None:
     for owner, held in inside:
         admission.leave(99.0, size_bytes=held, client=owner)
     assert (admission.items, admission.bytes, admission._clients) == (0, 0, {})
+
+
+def test_what_would_expire_inside_is_refused_at_once() -> None:
+    admission = Admission(Bounds(1000, 10**9))
+    now = 0.0
+    for _ in range(60):
+        admission.enter(now, size_bytes=1, left_s=0.001)  # an empty house takes it, whatever the rate
+        now += 0.1  # 10 a second
+        admission.leave(now, size_bytes=1)
+    with contextlib.suppress(QueueFullError):
+        for _ in range(100):
+            admission.enter(now, size_bytes=1, left_s=2.0)
+    assert 13 <= admission.items <= 15, "seven tenths of two seconds"
+    with pytest.raises(QueueFullError, match="items inside take"):
+        admission.enter(now, size_bytes=1, left_s=2.0)
+    admission.enter(now, size_bytes=1, left_s=10.0)
+    admission.enter(now, size_bytes=1)
+
+
+def test_a_rate_that_is_not_known_refuses_nobody() -> None:
+    admission = Admission(Bounds(1000, 10**9))
+    for _ in range(100):
+        admission.enter(0.0, size_bytes=1, left_s=0.1)

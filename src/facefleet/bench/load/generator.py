@@ -110,9 +110,9 @@ class Generator:
             ConfigError: The server cannot be reached.
         """
         await self._connect(users)
-        started = time.perf_counter()
-        self._closed_until = started + seconds
         with _no_collection():
+            started = time.perf_counter()
+            self._closed_until = started + seconds
             for connection in list(self._idle):
                 self._idle.popleft()
                 self._follow(connection)
@@ -132,8 +132,8 @@ class Generator:
             ConfigError: The server cannot be reached.
         """
         await self._connect(min(8, self._most))
-        started = time.perf_counter() + 0.05
         with _no_collection():
+            started = time.perf_counter() + 0.05
             for number, offset in enumerate(due_s):
                 due = started + offset
                 while (ahead := due - time.perf_counter()) > 0:

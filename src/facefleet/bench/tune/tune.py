@@ -17,7 +17,7 @@ from facefleet.bench.tune.search import Forecast, Found, Measured, Tried, pareto
 from facefleet.bench.tune.space import Choice, Space, cpu_space, cuda_space
 from facefleet.bench.tune.trial import Trial, isolated
 from facefleet.config import Settings, available_threads, write_profile
-from facefleet.config.load import check_setting
+from facefleet.config.keys import check_setting
 from facefleet.errors import ConfigError
 from facefleet.types import EncodedImage
 
