@@ -19,8 +19,8 @@ from facefleet.models.build.dynamic import session
 from facefleet.models.build.graph import add_constant, attribute, bf16_bits, constants, prune
 from facefleet.types import F32Array
 
-_POSITIONS = 16384  # of a layer's input that are looked at
-_AT_ONCE = 8  # layers whose inputs are held at a time
+_AT_ONCE, _PICTURES_AT_ONCE = 12, 4  # layers, and pictures, whose values are held at a time
+_COLUMNS = 64  # weights that are rounded before the others hear of it
 _LARGEST = 2500  # inputs of one output; the work grows with the third power
 _DAMPING = 1e-3  # of the mean variance: directions that the pictures hardly show stay as they are
 
@@ -31,9 +31,10 @@ class Rounder:
     Args:
         model: Float32 graph with one input.
         pictures: (n, 3, h, w) float32 network inputs that show what the layers get, e.g. of drawn faces.
+        positions: Of each layer's input that are looked at.
     """
 
-    def __init__(self, model: ModelProto, pictures: F32Array) -> None:
+    def __init__(self, model: ModelProto, pictures: F32Array, *, positions: int = 8192) -> None:
         self._model = model
         known = constants(model.graph)
         rounded = [node for node in model.graph.node if _takes(node, known)]
@@ -41,12 +42,16 @@ class Rounder:
         given = _inputs_of(model, [node.input[0] for node in rounded])
         for start in range(0, len(rounded), _AT_ONCE):
             some = rounded[start : start + _AT_ONCE]
-            values = given(pictures, [node.input[0] for node in some])
-            for node in some:
+            seen = [_Moments(node, known[node.input[1]].shape) for node in some]
+            for first in range(0, len(pictures), _PICTURES_AT_ONCE):
+                part = pictures[first : first + _PICTURES_AT_ONCE]
+                values = given(part, [node.input[0] for node in some])
+                for moments, node in zip(seen, some, strict=True):
+                    moments.add(values[node.input[0]], positions * len(part) // len(pictures))
+            for moments, node in zip(seen, some, strict=True):
                 weight = known[node.input[1]]
                 bias = known[node.input[2]] if len(node.input) > 2 else np.zeros(len(weight), np.float32)
-                seen = _moments(values[node.input[0]], node, weight.shape)
-                self._new[node.output[0]] = _rounded(weight, bias, *seen)
+                self._new[node.output[0]] = _rounded(weight, bias, *moments.result())
 
     def rounded(self, high: frozenset[str] = frozenset()) -> ModelProto:
         """A copy with rounded weights and corrected biases, but for the layers called so.
@@ -91,23 +96,43 @@ def _inputs_of(model: ModelProto, names: list[str]) -> Any:  # noqa: ANN401  # p
     return given
 
 
-def _moments(
-    values: F32Array, node: NodeProto, shape: tuple[int, ...]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean (groups, k) and covariance (groups, k, k) of what one output of a convolution is computed from."""
-    _, inner, high, wide = shape
-    groups = int(attribute(node, "group", 1))
-    top, left, bottom, right = attribute(node, "pads", [0, 0, 0, 0])
-    down, across = attribute(node, "strides", [1, 1])
-    padded = np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (high, wide), axis=(2, 3))[:, :, ::down, ::across]
-    places = windows.shape[0] * windows.shape[2] * windows.shape[3]
-    chosen = np.random.default_rng(0).choice(places, min(_POSITIONS, places), replace=False)
-    n, y, x = np.unravel_index(chosen, (windows.shape[0], *windows.shape[2:4]))
-    taken = windows[n, :, y, x].astype(np.float64).reshape(len(chosen), groups, inner * high * wide).transpose(1, 0, 2)
-    mean = taken.mean(axis=1)
-    centered = taken - mean[:, None]
-    return mean, centered.transpose(0, 2, 1) @ centered / len(chosen)
+class _Moments:
+    """Mean and covariance of what one output of a convolution is computed from, gathered over several batches."""
+
+    def __init__(self, node: NodeProto, shape: tuple[int, ...]) -> None:
+        _, self._inner, self._high, self._wide = shape
+        self._groups = int(attribute(node, "group", 1))
+        self._pads = attribute(node, "pads", [0, 0, 0, 0])
+        self._strides = attribute(node, "strides", [1, 1])
+        self._random = np.random.default_rng(0)
+        self._count = 0
+        self._shift: Any = None  # near the mean: products of large means would drown the variance
+        self._sum: Any = 0.0
+        self._products: Any = 0.0
+
+    def add(self, values: F32Array, positions: int) -> None:
+        """Look at some positions of a batch, (n, c, h, w)."""
+        top, left, bottom, right = self._pads
+        padded = np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (self._high, self._wide), axis=(2, 3))
+        windows = windows[:, :, :: self._strides[0], :: self._strides[1]]
+        places = windows.shape[0] * windows.shape[2] * windows.shape[3]
+        chosen = self._random.choice(places, min(positions, places), replace=False)
+        n, y, x = np.unravel_index(chosen, (windows.shape[0], *windows.shape[2:4]))
+        size = self._inner * self._high * self._wide
+        taken = windows[n, :, y, x].reshape(len(chosen), self._groups, size).transpose(1, 0, 2)
+        if self._shift is None:
+            self._shift = taken.mean(axis=1, keepdims=True)
+        near = np.ascontiguousarray(taken - self._shift)
+        self._count += len(chosen)
+        self._sum = self._sum + near.sum(axis=1, dtype=np.float64)
+        self._products = self._products + (near.transpose(0, 2, 1) @ near).astype(np.float64)
+
+    def result(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean (groups, k) and covariance (groups, k, k)."""
+        mean = self._sum / self._count
+        covariance = self._products / self._count - mean[:, :, None] * mean[:, None, :]
+        return mean + self._shift[:, 0].astype(np.float64), covariance
 
 
 def _rounded(
@@ -132,10 +157,15 @@ def _one_by_one(wanted: NDArray[np.float64], covariance: NDArray[np.float64], po
     ordered = covariance[np.ix_(order, order)] + damping * np.eye(len(order))
     upper = np.linalg.cholesky(np.linalg.inv(ordered)).T
     rest, out = wanted[:, order].copy(), np.empty_like(wanted)
-    for column in range(len(order)):
-        out[:, order[column]] = nearest = _nearest(rest[:, column])
-        error = (rest[:, column] - nearest) / upper[column, column]
-        rest[:, column + 1 :] -= np.outer(error, upper[column, column + 1 :])
+    for start in range(0, len(order), _COLUMNS):
+        end = min(start + _COLUMNS, len(order))
+        errors = np.empty((len(rest), end - start))
+        for column in range(start, end):
+            out[:, order[column]] = nearest = _nearest(rest[:, column])
+            error = (rest[:, column] - nearest) / upper[column, column]
+            rest[:, column + 1 : end] -= np.outer(error, upper[column, column + 1 : end])
+            errors[:, column - start] = error
+        rest[:, end:] -= errors @ upper[start:end, end:]
     return out
 
 
