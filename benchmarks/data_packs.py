@@ -89,7 +89,7 @@ def write_pack(folder: Path, data: Path, detector: str, embedder: str) -> Path:
     Returns:
         Path of the manifest.
     """
-    sections = ["[detector]", *_lines(DETECTORS[detector], data)]
+    sections = ["[detector]", *_lines(DETECTORS[detector], data / "models")]
     if embedder == "sface":
         from facefleet.packs import Store
 
@@ -110,22 +110,31 @@ def write_pack(folder: Path, data: Path, detector: str, embedder: str) -> Path:
             ),
         ]
     else:
-        sections += ["[embedder]", *_lines(EMBEDDERS[embedder], data)]
+        sections += ["[embedder]", *_lines(EMBEDDERS[embedder], data / "models")]
+    return _written(folder, f"{detector}_{embedder}", sections)
+
+
+def pack_of(folder: Path, name: str, models: Path, detector: dict[str, object], embedder: dict[str, object]) -> Path:
+    """Write the manifest of a detector and an embedder given like those above, files below `models` or absolute."""
+    return _written(folder, name, ["[detector]", *_lines(detector, models), "[embedder]", *_lines(embedder, models)])
+
+
+def _written(folder: Path, name: str, sections: list[str]) -> Path:
     head = [
         "schema = 1",
-        f'name = "{detector}_{embedder}"',
+        f'name = "{name}"',
         'license = "for tests and benchmarks only"',
         "commercial_use = true",
         'description = "models of the data folder"',
     ]
-    path = folder / f"{detector}_{embedder}.toml"
+    path = folder / f"{name}.toml"
     path.write_text("\n".join([*head, *sections]) + "\n")
     return path
 
 
-def _lines(spec: dict[str, object], data: Path) -> list[str]:
+def _lines(spec: dict[str, object], models: Path) -> list[str]:
     lines = [f"{key} = {_toml(value)}" for key, value in spec.items() if key != "file"]
-    return [*lines, f"source = [{{ file = {_toml(str(data / 'models' / str(spec['file'])))} }}]"]
+    return [*lines, f"source = [{{ file = {_toml(str(models / str(spec['file'])))} }}]"]
 
 
 def _toml(value: object) -> str:

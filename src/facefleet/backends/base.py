@@ -68,6 +68,8 @@ class RunnerOptions:
             picture: for measuring. OpenVINO then has a plan for batches of `chunk` only.
         cuda_graphs: Replay recorded work, where a device can; else it is launched anew each time.
         spin_wait: Wait for a device by asking it again and again: quicker, and a processor is busy with it.
+        compiling: How a network becomes kernels, where that is done here: ``tune`` tries several for each layer where
+            that pays, ``fuse`` takes the first for each fused step, ``none`` runs the library's own, layer by layer.
         transfers: False: pictures are not copied to the device nor results back, and what a run returns says nothing:
             for measuring the network alone.
     """
@@ -88,6 +90,7 @@ class RunnerOptions:
     whole_batches: bool = False
     cuda_graphs: bool = True
     spin_wait: bool = True
+    compiling: Literal["tune", "fuse", "none"] = "tune"
     transfers: bool = True
 
 

@@ -66,9 +66,8 @@ class Admission:
         Raises:
             QueueFullError: Not now; `retry_after_s` says when.
         """
+        self.check(now)
         free = self.bounds.max_items - self.items
-        if free < 1:
-            raise self._refusal(now, f"{self.items} items are waiting or running, the limit is {self.bounds.max_items}")
         if self.items and self.bytes + size_bytes > self.bounds.max_bytes:
             raise self._refusal(now, f"{self.bytes} bytes are inside, the limit is {self.bounds.max_bytes}")
         if left_s is not None and self.items and self._wait_s(now) > _OF_DEADLINE * left_s:
@@ -82,6 +81,15 @@ class Admission:
         self.bytes += size_bytes
         if client is not None:
             self._clients[client] = held + 1
+
+    def check(self, now: float) -> None:
+        """Whether there is a place at all; nothing is let in.
+
+        Raises:
+            QueueFullError: There is none.
+        """
+        if self.items >= self.bounds.max_items:
+            raise self._refusal(now, f"{self.items} items are waiting or running, the limit is {self.bounds.max_items}")
 
     def leave(self, now: float, *, size_bytes: int, client: Hashable = None, served: bool = True) -> None:
         """Let an item out.

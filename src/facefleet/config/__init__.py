@@ -13,6 +13,7 @@ from facefleet.config.settings import (
     JobSettings,
     RuntimeSettings,
     Settings,
+    on_device,
 )
 from facefleet.config.threads import available_threads
 
@@ -30,6 +31,7 @@ __all__ = [
     "Settings",
     "available_threads",
     "load_settings",
+    "on_device",
     "read_profile",
     "setting_keys",
     "this_machine",

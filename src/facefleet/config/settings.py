@@ -6,7 +6,7 @@ and a TOML file. Refuses I/O. Safe in any thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
@@ -91,6 +91,11 @@ class RuntimeSettings:
             runs from there only. Empty: none.
         threads: Processor threads to use, 0 for min(affinity, cgroup quota).
         status: Write once a second what the engine does into a file of this user's, for `facefleet top`.
+        resident: On a CUDA device, keep pictures there from decoding to embedding where the detector allows it; false:
+            only the networks run on it.
+        compiling: How PyTorch makes kernels of a network where no engine is opened: ``tune`` tries several for each
+            layer, ``fuse`` takes the first for fused layers, ``none`` takes its own, layer by layer, and is ready at
+            once; ``auto``: embedders are tuned, detectors fused. Chains of convolutions in fp16 are tuned in any case.
         instances: Runs of each network that may be in progress at a time on a device, on its own streams there; 0: as
             many as threads.
     """
@@ -103,12 +108,17 @@ class RuntimeSettings:
     engines: str = ""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     status: bool = True
+    resident: bool = True
+    compiling: Literal["auto", "tune", "fuse", "none"] = "auto"
     instances: Annotated[int, Field(ge=0, le=64)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
     """How work is grouped.
+
+    Where a CUDA device holds the pictures (`RuntimeSettings.resident`), what is left at its default is 32 for `detect`,
+    256 for `embed` and `max_images`, and 2 GiB for `max_bytes`.
 
     Attributes:
         detect: Most pictures a detector batch.
@@ -127,6 +137,15 @@ class BatchSettings:
     max_delay_ms: Annotated[float, Field(ge=0, le=60_000)] = 250.0
     max_images: Annotated[int, Field(ge=1, le=65536)] = 64
     max_bytes: Annotated[int, Field(ge=1)] = 512 * 1024 * 1024
+
+
+def on_device(batch: BatchSettings) -> BatchSettings:
+    """Batches for a device that holds the pictures: as given, with a device's defaults for what is not."""
+    usual = BatchSettings()
+    larger = {"detect": 32, "embed": 256, "max_images": 256, "max_bytes": 2 << 30}
+    return replace(
+        batch, **{name: value for name, value in larger.items() if getattr(batch, name) == getattr(usual, name)}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

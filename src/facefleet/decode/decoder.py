@@ -102,6 +102,23 @@ class Decoder:
         except Exception as error:
             raise InternalError(f"decoding failed with {type(error).__name__}: {error}") from error
 
+    def plain_jpeg(self, loaded: EncodedImage, *, need_px: int | None = None) -> Header | None:
+        """The header of a JPEG that another library may decode, in full; None: only `decode` reads it as it should.
+
+        Args:
+            loaded: Any picture.
+            need_px: As for `decode`.
+
+        Raises:
+            InputError: It is no picture, or too large.
+        """
+        header = probe(loaded.data, name=loaded.name)
+        self._check_size(header.width, header.height, loaded.name)
+        found = header.jpeg
+        if found is None or not found.complete or found.components not in (1, 3) or found.adobe:
+            return None
+        return header if self._reduction(header, need_px) == 1 else None
+
     def _decode_impl(self, loaded: EncodedImage, need_px: int | None) -> Image:
         header = probe(loaded.data, name=loaded.name)
         self._check_size(header.width, header.height, loaded.name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from facefleet.backends import InputContract, Runner, RunnerOptions, choose, create_runner
+from facefleet.backends import Choice, InputContract, Runner, RunnerOptions, choose, create_runner
 from facefleet.config import Settings, available_threads
 from facefleet.decode import Decoder
 from facefleet.errors import BackendUnavailableError
@@ -53,6 +53,7 @@ class Loaded:
         detector_sha256: Digest of the detector's published file.
         embedder_sha256: Digest of the embedder's.
         description: What was chosen, for people.
+        host_way: Why pictures stay on the host, in words; empty: the device holds them from decoding to embedding.
     """
 
     manifest: Manifest
@@ -65,6 +66,7 @@ class Loaded:
     detector_sha256: str
     embedder_sha256: str
     description: dict[str, str]
+    host_way: str = ""
 
 
 Role: TypeAlias = Literal["detector", "embedder"]
@@ -90,7 +92,7 @@ def load_models(
     import cv2
 
     cv2.setNumThreads(1)  # pictures run side by side; threads inside one would fight over the same processors
-    loader = _Loader(pack, settings)
+    loader = _Loader(pack, settings, roles)
     manifest = loader.manifest
     precision = loader.precisions()
     rechecked = loader.choice.backend == "openvino" and precision[0] == "bf16"
@@ -119,13 +121,14 @@ def load_models(
         detector_sha256=loader.detector_file.sha256,
         embedder_sha256=loader.embedder_file.sha256,
         description=loader.describe(precision),
+        host_way=loader.host_way,
     )
 
 
 class _Loader:
     """What `load_models` knows before anything is open, and how it makes detectors and embedders of it."""
 
-    def __init__(self, pack: str, settings: Settings) -> None:
+    def __init__(self, pack: str, settings: Settings, roles: tuple[Role, ...]) -> None:
         self._settings = settings
         self._store = Store(Path(settings.home) if settings.home else None)
         located = self._store.manifest(pack)
@@ -137,6 +140,10 @@ class _Loader:
         self.embedder_file = prepare_embedder(self._store, located, backend=self.choice.backend)
         self.instances = settings.runtime.instances or self.threads
         self._options = RunnerOptions(device=self.choice.device, instances=self.instances, threads=self.threads)
+        self.host_way = _host_way(self.choice, settings, self.manifest.detector, roles)
+        if not self.host_way:  # what is run from the host is the exception: a buffer for one picture will do
+            self.instances = 1
+            self._options = replace(self._options, instances=1, max_batch=1)
 
     def detector(self, precision: Precision, *, instances: int = 0, exact: bool = False) -> Detector:
         """A detector, not open.
@@ -151,6 +158,8 @@ class _Loader:
             self._options,
             instances=instances or self.instances,
             warm=_squares(self._settings.detect.sizes, spec),
+            # Tuning the layers of a detector takes minutes for each batch size, and detecting is the smaller part.
+            compiling=self._compiling("fuse"),
         )
         recheck = self._settings.detect.recheck if exact else 0.0
         second = self._runner("detector", options, "fp32") if recheck else None
@@ -170,9 +179,14 @@ class _Loader:
             instances=instances or self.instances,
             warm=((spec.height, spec.width),),
             chunk=CHUNK,
+            compiling=self._compiling("tune"),
         )
         runner = self._runner("embedder", options, precision)
         return Embedder(runner, spec, flip=self._settings.embed.flip)
+
+    def _compiling(self, usual: Literal["tune", "fuse"]) -> Literal["tune", "fuse", "none"]:
+        wanted = self._settings.runtime.compiling
+        return usual if wanted == "auto" else wanted
 
     def _runner(self, role: Role, options: RunnerOptions, precision: Precision) -> Runner:
         """A runner of an engine that was built before, or of the graph."""
@@ -277,6 +291,21 @@ class _Loader:
             "embedder": f"{manifest.embedder.family}, {manifest.embedder.dimension} dimensions",
             "chosen": self.choice.reason,
         }
+
+
+def _host_way(choice: Choice, settings: Settings, spec: DetectorSpec, roles: tuple[Role, ...]) -> str:
+    """Why pictures stay on the host, in words; empty: they need not."""
+    if choice.backend != "torch" or not choice.device.startswith("cuda"):
+        return f"{choice.backend} runs on {choice.device}"
+    if "detector" not in roles:
+        return "faces come aligned"
+    if not settings.runtime.resident:
+        return "runtime.resident=false"
+    if settings.batch.target_p99_ms:
+        return "batches adapt to a target"
+    from facefleet.models.detectors.device import why_not
+
+    return why_not(spec, settings.detect.sizes)
 
 
 def _contract(spec: DetectorSpec | EmbedderSpec) -> InputContract:

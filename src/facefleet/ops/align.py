@@ -20,7 +20,8 @@ TEMPLATE_112: NDArray[np.float64] = np.array(
 """(5, 2): left eye, right eye, nose, left and right mouth corner in the 112 x 112 chip, pixels."""
 
 SIDE_PX = 112
-_BOX_TO_CHIP = 1.5  # without landmarks a chip shows the box's longer side this many times over
+BOX_TO_CHIP = 1.5
+"""Without landmarks a chip shows the box's longer side this many times over."""
 SCALE_LIMITS = (1e-3, 1e3)
 """Transforms that shrink or enlarge more than this are not usable."""
 
@@ -62,7 +63,7 @@ def box_matrices(boxes: F32Array) -> tuple[F32Array, BoolArray]:
         As `alignment_matrices`.
     """
     corners = boxes.astype(np.float64).reshape(-1, 2, 2)
-    side = (corners[:, 1] - corners[:, 0]).max(axis=1) * _BOX_TO_CHIP
+    side = (corners[:, 1] - corners[:, 0]).max(axis=1) * BOX_TO_CHIP
     with np.errstate(all="ignore"):
         a = SIDE_PX / side + 0j
         usable = np.isfinite(a) & (np.abs(a) > SCALE_LIMITS[0]) & (np.abs(a) < SCALE_LIMITS[1])

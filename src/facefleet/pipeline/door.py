@@ -59,6 +59,20 @@ class Door:
                         raise
                     self._room.wait()
 
+    def check(self) -> None:
+        """Whether there is a place for a photo that has not come yet; a refusal is counted as one.
+
+        Raises:
+            QueueFullError: There is none.
+        """
+        try:
+            with self._room:
+                self._admission.check(time.monotonic())
+        except QueueFullError as error:
+            if self._answers is not None:
+                self._answers.answered(error)
+            raise
+
     def leave(self, photo: Photo, outcome: Outcome[Faces]) -> None:
         """Let a photo out with its answer; exactly once for each that came in."""
         error = outcome.error

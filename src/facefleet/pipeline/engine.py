@@ -182,6 +182,16 @@ class Engine:
                 if running is self._running or self._running is None:
                     raise  # closed, and not only replaced in a reload
 
+    def check_room(self) -> None:
+        """Whether a photo would find a place at this moment, for callers that have not read it yet.
+
+        Raises:
+            QueueFullError: It would not; `retry_after_s` says when to come again.
+        """
+        running = self._running
+        if running is not None:
+            running.door.check()
+
     def as_ready(
         self, images: Iterable[ImageSource], *, chips: bool = False
     ) -> Generator[tuple[int, Outcome[Faces]], None, None]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from facefleet.batching import BatchPolicy, LinearTime
-from facefleet.config import Settings
+from facefleet.config import BatchSettings, Settings, on_device
 from facefleet.decode import Decoder
 from facefleet.errors import CancelledError, ClosedError, FacefleetError, InternalError
 from facefleet.pipeline.door import Door
@@ -92,7 +92,13 @@ class FleetEngine:
     @property
     def max_images(self) -> int:
         """Photos inside at a time."""
-        return self._settings.batch.max_images * len(self._devices)
+        return self._batch().max_images * len(self._devices)
+
+    def _batch(self) -> BatchSettings:
+        """As the workers have it."""
+        runtime = self._settings.runtime
+        resident = runtime.resident and self._devices[0].startswith("cuda")
+        return on_device(self._settings.batch) if resident else self._settings.batch
 
     def open(self) -> None:
         """Start the workers and wait until they are ready.
@@ -207,7 +213,7 @@ class FleetEngine:
             self.fleet.cancel(work)
 
     def _specs(self, placement: Placement) -> list[WorkerSpec]:
-        batch = self._settings.batch
+        batch = self._batch()
         outstanding = min(batch.max_images, _OUTSTANDING + 4 * batch.detect)
         specs = []
         for number, device in enumerate(self._devices):

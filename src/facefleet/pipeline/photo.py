@@ -32,6 +32,7 @@ class Photo:
         priority: Who goes first.
         deadline: On the monotonic clock; from then on nothing more is done for it.
         client: Whose it is, for a fair share of the room; None: nobody's.
+        by_host: Whether only its networks run on the device: the device's own way was not for it.
     """
 
     # the caller
@@ -48,6 +49,7 @@ class Photo:
     accepted_at: float = 0.0
     trace: Any = None
     ticket: Ticket[Photo] | None = None
+    by_host: bool = False
     # decode
     loaded: EncodedImage | Image | None = None
     held_bytes: int = 0

@@ -68,7 +68,8 @@ class Scheduler:
     ) -> None:
         self._stages = stages
         self._max_bytes = max_bytes
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self.door = Door(max_images=max_images, max_bytes=max_bytes, answers=answers)
         self._new: Batcher[Photo] = Batcher(BatchPolicy(1, 0.0))
         self._loaded: deque[Photo] = deque()

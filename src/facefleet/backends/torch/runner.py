@@ -26,6 +26,7 @@ from facefleet.backends.base import InputContract, Runner, RunnerOptions
 from facefleet.backends.buckets import BUCKETS, cut
 from facefleet.backends.faults import device_error
 from facefleet.backends.timing import COMPUTE, HOST, TRANSFER_IN, TRANSFER_OUT, WAIT, active, note, note_rows, part
+from facefleet.backends.torch.bound import BoundNetwork
 from facefleet.backends.torch.importer import module_from_onnx
 from facefleet.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from facefleet.types import F32Array, U8Array
@@ -77,6 +78,8 @@ class TorchRunner(Runner):
         import onnx
 
         self._device = _device(self.options)
+        if self._device.type == "cuda" and self.options.precision == "fp32":  # as it says, not TF32's ten bits
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         try:
             proto = onnx.load(self._graph_file())
         except Exception as error:  # protobuf's exceptions share no base class
@@ -136,11 +139,15 @@ class TorchRunner(Runner):
         if self._compiled is None:
             from torch._inductor import select_algorithm
 
-            self._load_cache()
             self._module = self._on_device()
+            if self.options.compiling == "none":
+                self._compiled = self._module
+                return self._compiled
+            self._load_cache()
             select_algorithm.PRINT_AUTOTUNE = False
             torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, 64)
-            mode = "default" if self._depthwise else "max-autotune-no-cudagraphs"
+            tuned = self.options.compiling == "tune" and not self._depthwise
+            mode = "max-autotune-no-cudagraphs" if tuned else "default"
             self._compiled = torch.compile(self._module, dynamic=False, mode=mode)
         return self._compiled
 
@@ -165,7 +172,7 @@ class TorchRunner(Runner):
 
     def _run_part(self, pictures: U8Array, bucket: int) -> tuple[F32Array, ...]:
         height, width = pictures.shape[1:3]
-        with _mapped(self.model.name):
+        with torch_errors(self.model.name):
             if self._device.type != "cuda" or self.options.eager:
                 assert self._module is not None
                 with part(COMPUTE), torch.inference_mode():
@@ -190,6 +197,27 @@ class TorchRunner(Runner):
             self._graphs[key] = slots
         return self._graphs[key]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the network is; known once opened."""
+        return self._device
+
+    def bind(self, batch: int, height: int, width: int) -> BoundNetwork:
+        """The network for `batch` pictures on buffers of its own, besides those of `run`; made now.
+
+        Raises:
+            OutOfMemoryError: They do not fit.
+            InferenceError: The runtime failed.
+        """
+        with torch_errors(self.model.name):
+            if self._device.type != "cuda":
+                assert self._module is not None
+                module: Any = self._module
+            else:
+                fused = self._fused if self._fused is not None and (height, width) == self._fused.size else None
+                module = fused.bucket(batch) if fused is not None else self._general()
+            return BoundNetwork(module, (batch, height, width, 3), self._device, capture=self.options.cuda_graphs)
+
     def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
         """See `Runner`; of the network as imported, without what compiling fuses."""
         import copy
@@ -197,7 +225,7 @@ class TorchRunner(Runner):
         from facefleet.backends.torch.layers import layer_times
 
         assert isinstance(self._module, PictureNetwork)
-        with _mapped(self.model.name):  # a copy: wherever this runner keeps its own, and in whatever form
+        with torch_errors(self.model.name):  # a copy: wherever this runner keeps its own, and in whatever form
             module = copy.deepcopy(self._module).to(self._device).to(memory_format=torch.channels_last)
             return layer_times(module.network, module.normalized, torch.from_numpy(picture), self._device)
 
@@ -212,7 +240,7 @@ class TorchRunner(Runner):
         shutil.copyfile(self._graph_file(), folder / _NETWORK)
         if self._fused is not None:
             self._fused.save(folder)
-        if self._compiled is not None:
+        if self._compiled is not None and self.options.compiling != "none":
             artifacts = torch.compiler.save_cache_artifacts()
             if artifacts is not None:
                 (folder / _CACHE).write_bytes(artifacts[0])
@@ -230,21 +258,12 @@ class _Slot:
         lane: int,
     ) -> None:
         bucket, height, width = key
-        self._module, self._bucket, self._options, self._lane = module, bucket, options, lane
-        self._stream = torch.cuda.Stream(device)
+        self._bucket, self._options, self._lane = bucket, options, lane
+        self._bound = BoundNetwork(module, (bucket, height, width, 3), device, capture=options.cuda_graphs)
+        self._stream, self._graph, self._input = self._bound.stream, self._bound.graph, self._bound.input
         self._done = torch.cuda.Event(blocking=not options.spin_wait)
-        self._pinned = torch.zeros((bucket, height, width, 3), dtype=torch.uint8, pin_memory=True)
-        self._input = torch.zeros((bucket, height, width, 3), dtype=torch.uint8, device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        with torch.cuda.stream(self._stream), torch.inference_mode():
-            for _ in range(3):
-                self._outputs = module(self._input)
-            self._stream.synchronize()
-            if options.cuda_graphs:
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph, stream=self._stream):
-                    self._outputs = module(self._input)
-            self._results = [torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in self._outputs]
+        self._pinned = torch.zeros(self._input.shape, dtype=torch.uint8, pin_memory=True)
+        self._results = [torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in self._bound.outputs]
 
     def run(self, pictures: U8Array) -> tuple[F32Array, ...]:
         count = len(pictures)
@@ -259,14 +278,11 @@ class _Slot:
                 self._input[:count].copy_(self._pinned[:count], non_blocking=True)
             if marks is not None:
                 marks.add(TRANSFER_IN)
-            if self._graph is not None:
-                self._graph.replay()
-            else:
-                self._outputs = self._module(self._input)
+            outputs = self._bound.enqueue()
             if marks is not None:
                 marks.add(COMPUTE)
             if self._options.transfers:
-                for result, output in zip(self._results, self._outputs, strict=True):
+                for result, output in zip(self._results, outputs, strict=True):
                     result[:count].copy_(output[:count], non_blocking=True)
             if marks is not None:
                 marks.add(TRANSFER_OUT)
@@ -326,7 +342,7 @@ def _device(options: RunnerOptions) -> torch.device:
 
 
 @contextlib.contextmanager
-def _mapped(name: str) -> Iterator[None]:
+def torch_errors(name: str) -> Iterator[None]:
     """PyTorch's exceptions as ours."""
     try:
         yield

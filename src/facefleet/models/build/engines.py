@@ -101,6 +101,7 @@ class EngineSpec:
             warm=(*sizes, *((ANY_SIZE,) if free else ())),
             chunk=CHUNK if self.role == "embedder" else 1,
             fp32_layers=frozenset(self.fp32_layers),
+            compiling="tune" if self.role == "embedder" else "fuse",  # as it is opened
             engine=engine,
             max_batch=max(each.batch.max for each in self.profiles),
             profiles=tuple(each.pictures() for each in self.profiles),

@@ -53,6 +53,11 @@ class Detector:
         one_scale: Whether both axes are mapped by the scale of the height, as insightface does.
         exact: The same network in fp32, which is asked about inputs that `runner` is not sure of.
         recheck: Not sure is a face with a score below this.
+
+    Attributes:
+        runner: As given.
+        spec: As given.
+        outputs: Names and last dimensions of the network's outputs; known once opened.
     """
 
     def __init__(
@@ -64,15 +69,16 @@ class Detector:
         exact: Runner | None = None,
         recheck: float = 0.0,
     ) -> None:
-        self._runner = runner
-        self._spec = spec
+        self.runner = runner
+        self.spec = spec
         self._one_scale = one_scale
         self._exact, self._recheck = exact, recheck
+        self.outputs: list[tuple[str, int]] = []
         self._head: DetectorHead | None = None
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
-            opened.enter_context(self._runner)
+            opened.enter_context(self.runner)
             if self._exact is not None:
                 opened.enter_context(self._exact)
             self._probe()
@@ -81,11 +87,12 @@ class Detector:
 
     def _probe(self) -> None:
         """Run every size that has a plan once, and read what the outputs are."""
-        for height, width in (self.warm_size, *self._runner.options.warm[1:]):
-            outputs = self._runner.run(np.zeros((1, height, width, 3), np.uint8))
-        names = self._runner.output_names
+        for height, width in (self.warm_size, *self.runner.options.warm[1:]):
+            outputs = self.runner.run(np.zeros((1, height, width, 3), np.uint8))
+        names = self.runner.output_names
         widths = [output.shape[-1] for output in outputs]
-        self._head = create_head(self._spec.family, list(zip(names, widths, strict=True)))
+        self.outputs = list(zip(names, widths, strict=True))
+        self._head = create_head(self.spec.family, self.outputs)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -95,12 +102,12 @@ class Detector:
     @property
     def warm_size(self) -> tuple[int, int]:
         """Height and width of an input that is ready to run, in pixels."""
-        return next(iter(self._runner.options.warm), (_PROBE_PX, _PROBE_PX))
+        return next(iter(self.runner.options.warm), (_PROBE_PX, _PROBE_PX))
 
     def plan(self, width: int, height: int, sizes: Sequence[int | str]) -> tuple[Letterbox, ...]:
         """How a picture of `width` x `height` pixels is fitted into each of `sizes`; equal inputs only once."""
-        tight_px = self._spec.enlarge_px if self._spec.fit == "tight" else None
-        plans = [plan_letterbox(width, height, size, self._spec.stride, tight_px=tight_px) for size in sizes]
+        tight_px = self.spec.enlarge_px if self.spec.fit == "tight" else None
+        plans = [plan_letterbox(width, height, size, self.spec.stride, tight_px=tight_px) for size in sizes]
         if self._one_scale:
             plans = [replace(plan, scale_x=plan.scale_y) for plan in plans]
         return tuple(dict.fromkeys(plans))
@@ -118,7 +125,7 @@ class Detector:
         Raises:
             BackendError: The run failed or returned something that cannot be an answer.
         """
-        found = self._candidates(self._runner, inputs, threshold)
+        found = self._candidates(self.runner, inputs, threshold)
         if self._exact is not None:
             unsure = [row for row, candidates in enumerate(found) if self._unsure(candidates)]
             if unsure:
@@ -139,7 +146,7 @@ class Detector:
             return False
         sound = np.flatnonzero((found.boxes[:, 2:] > found.boxes[:, :2]).all(axis=1))
         scores = found.scores[sound]
-        return bool((scores[nms(found.boxes[sound], scores, self._spec.nms)] < self._recheck).any())
+        return bool((scores[nms(found.boxes[sound], scores, self.spec.nms)] < self._recheck).any())
 
 
 def settle(parts: Sequence[tuple[Letterbox, Candidates]], width: int, height: int, select: Selection) -> Detections:

@@ -15,7 +15,7 @@ from facefleet.models.detectors.base import Candidates, DetectorHead, above, by_
 from facefleet.types import F32Array
 
 _PRIORS_PX = {8: (16, 32), 16: (64, 128), 32: (256, 512)}  # stride -> sides
-_CENTER_VARIANCE, _SIZE_VARIANCE = np.float32(0.1), np.float32(0.2)
+CENTER_VARIANCE, SIZE_VARIANCE = np.float32(0.1), np.float32(0.2)
 _TOP = 5000
 
 
@@ -49,8 +49,8 @@ class RetinaFaceHead(DetectorHead):
             keep = np.sort(keep[np.argsort(-scores[keep], kind="stable")[:_TOP]])
         centers, sides = (array[keep] for array in priors(width, height))
         raw = outputs[self._boxes][row, keep]
-        center = centers + raw[:, :2] * _CENTER_VARIANCE * sides
-        half = sides * np.exp(raw[:, 2:] * _SIZE_VARIANCE) / 2
-        offset = outputs[self._points][row, keep].reshape(-1, 5, 2) * _CENTER_VARIANCE
+        center = centers + raw[:, :2] * CENTER_VARIANCE * sides
+        half = sides * np.exp(raw[:, 2:] * SIZE_VARIANCE) / 2
+        offset = outputs[self._points][row, keep].reshape(-1, 5, 2) * CENTER_VARIANCE
         points = centers[:, None] + offset * sides[:, None]
         return Candidates(np.concatenate([center - half, center + half], axis=1), points, scores[keep], rejected)

@@ -25,27 +25,32 @@ class Embedder:
             feature norm) is not used.
         spec: What the manifest says of it.
         flip: Whether the embedding of the mirrored chip is added before normalising.
+
+    Attributes:
+        runner: As given.
+        spec: As given.
+        flip: As given.
     """
 
     def __init__(self, runner: Runner, spec: EmbedderSpec, *, flip: bool = False) -> None:
-        self._runner = runner
-        self._spec = spec
-        self._flip = flip
+        self.runner = runner
+        self.spec = spec
+        self.flip = flip
 
     def __enter__(self) -> Self:
-        self._runner.open()
-        self.raw(np.zeros((1, self._spec.height, self._spec.width, 3), np.uint8))
+        self.runner.open()
+        self.raw(np.zeros((1, self.spec.height, self.spec.width, 3), np.uint8))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._runner.close()
+        self.runner.close()
 
     @property
     def dimension(self) -> int:
         """Length of an embedding."""
-        return self._spec.dimension
+        return self.spec.dimension
 
     def embed(self, chips: U8Array) -> Embeddings:
         """Embed a batch.
@@ -60,9 +65,9 @@ class Embedder:
             BadOutputError: A vector is zero, not finite, or of the wrong length.
             BackendError: The run failed.
         """
-        chips = _middle(chips, self._spec.height, self._spec.width)
+        chips = _middle(chips, self.spec.height, self.spec.width)
         vectors = self.raw(chips)
-        if self._flip:
+        if self.flip:
             vectors = vectors + self.raw(np.ascontiguousarray(chips[:, :, ::-1]))
         unit, norms = l2_normalize(vectors)
         if not (norms > 0).all():
@@ -76,10 +81,10 @@ class Embedder:
             BadOutputError: The vectors do not have the length that the manifest gives.
             BackendError: The run failed.
         """
-        vectors = self._runner.run(chips)[0]
-        if vectors.shape != (len(chips), self._spec.dimension):
+        vectors = self.runner.run(chips)[0]
+        if vectors.shape != (len(chips), self.spec.dimension):
             raise BadOutputError(
-                f"the embedder returned {vectors.shape}, the manifest says dimension {self._spec.dimension}",
+                f"the embedder returned {vectors.shape}, the manifest says dimension {self.spec.dimension}",
                 hint="correct `dimension` in the manifest",
             )
         return vectors

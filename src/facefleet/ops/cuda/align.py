@@ -6,10 +6,15 @@ exact place, as OpenCV 5 has it; OpenCV 4 rounds places to 1/32 pixel.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
-from facefleet.ops.align import SCALE_LIMITS, SIDE_PX, TEMPLATE_112
+from facefleet.ops.align import BOX_TO_CHIP, SCALE_LIMITS, SIDE_PX, TEMPLATE_112
+from facefleet.ops.cuda.launch import has_kernels
 from facefleet.ops.cuda.pictures import Pictures
+
+_BLOCK = 256
 
 
 def alignment_matrices(landmarks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,7 +27,7 @@ def alignment_matrices(landmarks: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
         (n, 2, 3) float32 transforms picture -> chip, NaN where there is none, and (n,) bool: they are usable. As
         `ops.alignment_matrices`.
     """
-    template = torch.as_tensor(TEMPLATE_112, device=landmarks.device)
+    template = _template(landmarks.device)
     finite = torch.isfinite(landmarks).flatten(1).all(dim=1)
     source = torch.where(finite[:, None, None], landmarks, 0).to(torch.float64)
     source_mean, target_mean = source.mean(dim=1), template.mean(dim=0)
@@ -30,10 +35,38 @@ def alignment_matrices(landmarks: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     spread = (s * s).sum(dim=(1, 2))
     real = (s[..., 0] * d[:, 0] + s[..., 1] * d[:, 1]).sum(dim=1) / spread
     imaginary = (s[..., 0] * d[:, 1] - s[..., 1] * d[:, 0]).sum(dim=1) / spread
+    return _similarity(real, imaginary, source_mean, target_mean, finite)
+
+
+@lru_cache(maxsize=16)
+def _template(device: torch.device) -> torch.Tensor:
+    """Copied once: a copy from ordinary memory waits for the device."""
+    return torch.as_tensor(TEMPLATE_112, device=device)
+
+
+def box_matrices(boxes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Transforms for detectors without landmarks, as `ops.box_matrices`.
+
+    Args:
+        boxes: (n, 4) float32 x1 y1 x2 y2.
+
+    Returns:
+        As `alignment_matrices`.
+    """
+    corners = boxes.to(torch.float64).view(-1, 2, 2)
+    real = SIDE_PX / (corners[:, 1] - corners[:, 0]).amax(dim=1) / BOX_TO_CHIP
+    middle = torch.full((2,), SIDE_PX / 2, dtype=torch.float64, device=boxes.device)
+    return _similarity(real, torch.zeros_like(real), corners.mean(dim=1), middle, torch.isfinite(real))
+
+
+def _similarity(
+    real: torch.Tensor, imaginary: torch.Tensor, source: torch.Tensor, target: torch.Tensor, finite: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(n, 2, 3) float32 of x -> a * (x - source) + target, a complex; and whether it is usable."""
     size = torch.hypot(real, imaginary)
     usable = finite & torch.isfinite(size) & (size > SCALE_LIMITS[0]) & (size < SCALE_LIMITS[1])
     turn = torch.stack([torch.stack([real, -imaginary], -1), torch.stack([imaginary, real], -1)], 1)
-    move = target_mean - torch.einsum("nij,nj->ni", turn, source_mean)
+    move = target - (turn * source[:, None]).sum(dim=2)
     matrices = torch.cat([turn, move[:, :, None]], dim=2)
     return torch.where(usable[:, None, None], matrices, torch.nan).to(torch.float32), usable
 
@@ -53,6 +86,37 @@ def warp_chips(
     Returns:
         (n, 112, 112, 3) uint8.
     """
+    chips = torch.empty((len(which), SIDE_PX, SIDE_PX, 3), dtype=torch.uint8, device=which.device)
+    warp_chips_into(chips, pictures, which, matrices, usable, scales)
+    return chips
+
+
+def warp_chips_into(
+    chips: torch.Tensor,
+    pictures: Pictures,
+    which: torch.Tensor,
+    matrices: torch.Tensor,
+    usable: torch.Tensor,
+    scales: torch.Tensor,
+) -> None:
+    """As `warp_chips`, into memory that is there already: (n, 112, 112, 3) uint8, contiguous."""
+    if not has_kernels(chips):
+        chips.copy_(_warped(pictures, which, matrices, usable, scales))
+    elif len(chips):
+        from facefleet.ops.cuda import kernels
+
+        grid = (len(chips), -(-SIDE_PX * SIDE_PX // _BLOCK))
+        kernels.warp_chips[grid](
+            pictures.data, pictures.offsets, pictures.sizes,
+            which, matrices.contiguous(), usable.contiguous().view(torch.uint8), scales, chips,
+            SIDE=SIDE_PX, BLOCK=_BLOCK, num_warps=4,
+        )  # fmt: skip
+
+
+def _warped(
+    pictures: Pictures, which: torch.Tensor, matrices: torch.Tensor, usable: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """The same by PyTorch's operators."""
     inverse = _inverse(_for_reduced(torch.where(usable[:, None, None], matrices, 0.0).to(torch.float64), scales))
     place = torch.arange(SIDE_PX, device=matrices.device, dtype=torch.float64)
     down = place[:, None]

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 import torch
 
+from facefleet.ops.cuda.launch import has_kernels
 from facefleet.ops.cuda.pictures import Pictures
 from facefleet.ops.letterbox import Letterbox
 
 _ONE = 2048
+_BLOCK = 256
 
 
 def letterbox(pictures: Pictures, plans: Sequence[Letterbox]) -> torch.Tensor:
@@ -28,10 +30,37 @@ def letterbox(pictures: Pictures, plans: Sequence[Letterbox]) -> torch.Tensor:
         (n, height, width, 3) uint8: the content top left, zeros elsewhere.
     """
     device = pictures.data.device
-    height, width = plans[0].height, plans[0].width
     content = torch.tensor(
         [[plan.content_height, plan.content_width] for plan in plans], dtype=torch.int64, device=device
     )
+    out = torch.empty((len(plans), plans[0].height, plans[0].width, 3), dtype=torch.uint8, device=device)
+    letterbox_into(out, pictures, content)
+    return out
+
+
+def letterbox_into(out: torch.Tensor, pictures: Pictures, content: torch.Tensor) -> None:
+    """As `letterbox`, into memory that is there already.
+
+    Args:
+        out: (n, height, width, 3) uint8, contiguous; written.
+        pictures: n pictures on its device.
+        content: (n, 2) int64: rows and columns that each picture covers.
+    """
+    if not has_kernels(out):
+        out.copy_(_drawn(pictures, content, *out.shape[1:3]))
+        return
+    from facefleet.ops.cuda import kernels
+
+    count, height, width = out.shape[:3]
+    grid = (count, -(-height * width // _BLOCK))
+    kernels.letterbox[grid](
+        pictures.data, pictures.offsets, pictures.sizes, content, out, height, width, BLOCK=_BLOCK, num_warps=4
+    )
+
+
+def _drawn(pictures: Pictures, content: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """The same by PyTorch's operators: (n, height, width, 3) uint8."""
+    device = pictures.data.device
     y0, y1, b0, b1 = _taps(height, content[:, 0], pictures.sizes[:, 0])
     x0, x1, a0, a1 = _taps(width, content[:, 1], pictures.sizes[:, 1])
     which = torch.arange(len(pictures), device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,10 @@ class Pictures:
     offsets: torch.Tensor
     sizes: torch.Tensor
 
+    def __post_init__(self) -> None:
+        if not (self.offsets.is_contiguous() and self.sizes.is_contiguous()):
+            raise ValueError("offsets and sizes are read by kernels and must be contiguous")
+
     def __len__(self) -> int:
         return int(self.offsets.shape[0])
 
@@ -45,7 +49,13 @@ class Pictures:
         return self.data[index.reshape(-1)].reshape(index.shape).to(torch.int32)
 
 
-def pack(pictures: Sequence[RGBArray], device: torch.device | str, *, staging: torch.Tensor | None = None) -> Pictures:
+def pack(
+    pictures: Sequence[RGBArray],
+    device: torch.device | str,
+    *,
+    staging: torch.Tensor | None = None,
+    each: Callable[..., Iterable[object]] = map,
+) -> Pictures:
     """Copy pictures to a device, all in one transfer.
 
     Args:
@@ -53,6 +63,8 @@ def pack(pictures: Sequence[RGBArray], device: torch.device | str, *, staging: t
         device: Where to.
         staging: (at least so many bytes,) uint8 in pinned memory, to copy from without waiting; the caller leaves it
             alone until the device has it.
+        each: Calls a function for every element of its other arguments, as `map` does: an executor's `map` copies many
+            pictures at a time.
     """
     sizes = np.array([picture.shape[:2] for picture in pictures], np.int64)
     lengths = sizes.prod(axis=1) * 3
@@ -60,8 +72,12 @@ def pack(pictures: Sequence[RGBArray], device: torch.device | str, *, staging: t
     total = int(offsets[-1])
     host = torch.empty(total, dtype=torch.uint8) if staging is None else staging[:total]
     flat = host.numpy()
-    for picture, offset, length in zip(pictures, offsets, lengths, strict=False):
-        flat[offset : offset + length] = picture.reshape(-1)
+
+    def lay(picture: RGBArray, offset: int) -> None:
+        np.copyto(flat[offset : offset + picture.size].reshape(picture.shape), picture)
+
+    for _ in each(lay, pictures, offsets[:-1].tolist()):
+        pass
     data = host.to(device, non_blocking=True)
-    small = torch.from_numpy(np.concatenate([offsets[:-1, None], sizes], axis=1)).to(device, non_blocking=True)
-    return Pictures(data, small[:, 0], small[:, 1:])
+    small = torch.from_numpy(np.concatenate([offsets[:-1], sizes.reshape(-1)])).to(device, non_blocking=True)
+    return Pictures(data, small[: len(sizes)], small[len(sizes) :].view(-1, 2))

@@ -46,7 +46,7 @@ def make_app(
         app.include_router(router)
     _handle_errors(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
-    return Lane(app, service.room)
+    return Lane(app, service)
 
 
 def make_ops_app(service: Service, keys: Keys | None, loop: asyncio.AbstractEventLoop) -> FastAPI:

@@ -15,11 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from facefleet.errors import OverloadError
 from facefleet.server.http.answers import problem
-from facefleet.server.limits import Room
+from facefleet.server.service import Service
 from facefleet.telemetry import request as named
 from facefleet.telemetry.record import REQUESTS
 
 _log = logging.getLogger(__name__)
+# Refused here, before anything is read, when the engine is full: in an overload most requests go no further.
+_ONE_PICTURE = ("/v1/faces", "/v1/verify", "/v2/models/")
+_ENDS = ("/faces", "/verify", "/infer")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -28,12 +31,13 @@ class Lane:
 
     Args:
         app: What answers.
-        room: Where requests take a place.
+        service: Its room is where requests take a place.
     """
 
-    def __init__(self, app: ASGIApp, room: Room) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
-        self._room = room
+        self._room = service.room
+        self._engine = service.engine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -62,6 +66,8 @@ class Lane:
             try:
                 if not free:
                     try:
+                        if path.startswith(_ONE_PICTURE) and path.endswith(_ENDS):
+                            self._engine.check_room()
                         self._room.enter()
                     except OverloadError as error:
                         await problem(error, request_id=request_id)(scope, receive, tell)

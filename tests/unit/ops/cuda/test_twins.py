@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import cv2
 import numpy as np
 import pytest
@@ -96,7 +98,7 @@ def test_suppression_is_the_greedy_one(device: str, seed: int) -> None:
     boxes = np.concatenate([corner, corner + draw.uniform(5, 30, (3, 120, 2))], axis=2).astype(np.float32)
     scores = np.sort(draw.uniform(0, 1, (3, 120)).astype(np.float32), axis=1)[:, ::-1].copy()
     valid = scores > 0.2
-    kept = cuda.nms(*(torch.from_numpy(a).to(device) for a in (boxes, scores, valid)), 0.4).cpu().numpy()
+    kept = cuda.nms(*(torch.from_numpy(a).to(device) for a in (boxes, valid)), 0.4).cpu().numpy()
     for picture in range(3):
         index = np.flatnonzero(valid[picture])
         expected = index[ops.nms(boxes[picture, index], scores[picture, index], 0.4)]
@@ -110,3 +112,27 @@ def test_normalization(device: str) -> None:
     got, norms = cuda.l2_normalize(torch.from_numpy(vectors).to(device))
     np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(norms.cpu().numpy(), expected_norms, rtol=1e-6)
+
+
+def test_blur_is_opencv_s(device: str) -> None:
+    chips = np.stack([noise(112, 112, 0), smooth_picture(112, 112, seed=1), np.zeros((112, 112, 3), np.uint8)])
+    aligned = np.array([True, True, False])
+    got = cuda.blur_scores(torch.from_numpy(chips).to(device), torch.from_numpy(aligned).to(device))
+    np.testing.assert_allclose(got.cpu().numpy(), ops.blur_scores(chips, aligned), rtol=1e-4, equal_nan=True)
+
+
+def test_boxes_without_landmarks_are_the_same(device: str) -> None:
+    boxes = np.array([[10, 20, 50, 90], [5, 5, 5, 5], [0, 0, np.nan, 4], [-3, 2, 400, 100]], np.float32)
+    expected, expected_usable = ops.box_matrices(boxes)
+    got, usable = cuda.box_matrices(torch.from_numpy(boxes).to(device))
+    assert np.array_equal(usable.cpu().numpy(), expected_usable)
+    np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=1e-5, atol=1e-4, equal_nan=True)
+
+
+def test_packing_by_many_hands(device: str) -> None:
+    pictures = [noise(7, 5, 0), noise(3, 9, 1)[:, ::-1], noise(1, 1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        packed = cuda.pack(pictures, device, staging=torch.zeros(500, dtype=torch.uint8), each=pool.map)
+    assert packed.data.cpu().numpy().tolist() == np.concatenate([each.reshape(-1) for each in pictures]).tolist()
+    assert packed.offsets.tolist() == [0, 105, 186]
+    assert packed.sizes.tolist() == [[7, 5], [3, 9], [1, 1]]

@@ -1,0 +1,197 @@
+"""What is tried before the first photo, and what becomes of an engine whose device fails it; without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason='needs the extra: pip install "facefleet[torch]"')
+
+import torch
+
+from facefleet import Engine, Settings
+from facefleet.config import BatchSettings, RuntimeSettings, on_device
+from facefleet.decode import nvimagecodec
+from facefleet.errors import DeviceLostError, SelfTestError
+from facefleet.pipeline import local
+from facefleet.pipeline.device import check, resident
+from facefleet.pipeline.device.check import check_card, check_resident
+from facefleet.pipeline.device.resident import Resident
+from tests.unit.pipeline.device.parts import loaded
+from tests.unit.pipeline.device.test_scheduler import FakeCard, squares
+
+
+@pytest.fixture(autouse=True)
+def _bright_scene(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = squares(480, 640, [(60, 60, 120), (300, 200, 160), (480, 20, 100)])
+    monkeypatch.setattr(check, "drawn_scene", lambda *_: scene)
+
+
+def opened(card: Any = None) -> tuple[Resident, Any]:
+    models = loaded()
+    return Resident(models, BatchSettings(detect=2, embed=8), card), models
+
+
+def test_a_right_device_passes() -> None:
+    made, models = opened()
+    before = made.select
+    check_resident(made, models)
+    assert made.select is before
+
+
+@pytest.mark.parametrize("wrong", ["chips", "boxes", "nothing"])
+def test_wrong_answers_are_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, models = opened()
+    if wrong == "chips":
+        monkeypatch.setattr(resident, "warp_chips_into", lambda chips, *_: chips.fill_(9))
+    else:
+        place = made._place
+
+        def moved(slot: Any, found: Any) -> None:
+            boxes = found.boxes + 30 if wrong == "boxes" else found.boxes
+            counts = found.counts if wrong == "boxes" else found.counts * 0
+            place(slot, replace(found, boxes=boxes, counts=counts))
+
+        monkeypatch.setattr(made, "_place", moved)
+    with pytest.raises(SelfTestError):
+        check_resident(made, models)
+
+
+class WrongCard(FakeCard):
+    def decode(self, files: Sequence[bytes], stream: int) -> list[Any]:
+        return [torch.flip(image, [2]) for image in super().decode(files, stream)]
+
+
+class BrokenCard(FakeCard):
+    def decode(self, files: Sequence[bytes], stream: int) -> list[Any]:
+        raise RuntimeError("no decoder")
+
+
+@pytest.mark.parametrize(("card", "kept"), [(FakeCard, True), (WrongCard, False), (BrokenCard, False)])
+def test_a_card_that_decodes_otherwise_is_not_used(card: type[FakeCard], kept: bool) -> None:
+    made, _ = opened(card())
+    check_card(made)
+    assert (made.card is not None) == kept
+
+
+def test_nvimagecodec_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    class Decoder:
+        def __init__(self, device_id: int) -> None:
+            asked["device"] = device_id
+
+        def decode(self, files: list[bytes], *, params: Any, cuda_stream: int) -> list[Any]:
+            asked.update(files=files, params=params, stream=cuda_stream)
+            return [np.zeros((4, 5, 3), np.uint8), None, np.zeros((4, 5, 1), np.uint8)]
+
+    module = types.ModuleType("nvidia.nvimgcodec")
+    module.Decoder = Decoder  # type: ignore[attr-defined]
+    module.DecodeParams = dict  # type: ignore[attr-defined]
+    package = types.ModuleType("nvidia")
+    package.nvimgcodec = module  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "nvidia", package)
+    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", module)
+    monkeypatch.setattr(nvimagecodec, "available", lambda: True)
+    decoder = nvimagecodec.card_decoder(3)
+    assert decoder is not None
+    images = decoder.decode([b"a", b"b", b"c"], 77)
+    assert images[0] is not None
+    assert images[1:] == [None, None]
+    assert asked == {
+        "device": 3, "files": [b"a", b"b", b"c"], "params": {"apply_exif_orientation": False}, "stream": 77,
+    }  # fmt: skip
+
+
+def test_a_decoder_that_does_not_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvimagecodec, "available", lambda: True)
+    monkeypatch.setitem(sys.modules, "nvidia", types.ModuleType("nvidia"))
+    assert nvimagecodec.card_decoder(0) is None
+
+
+def test_batches_on_a_device() -> None:
+    assert on_device(BatchSettings()) == BatchSettings(detect=32, embed=256, max_images=256, max_bytes=2 << 30)
+    assert on_device(BatchSettings(detect=8, max_images=100)).detect == 8
+    assert on_device(BatchSettings(detect=8, max_images=100)).max_images == 100
+
+
+def as_if_resident(monkeypatch: pytest.MonkeyPatch, failing: Exception | None) -> list[bool]:
+    """Let the parts above stand in for a pack on a card, whose own way fails like this."""
+    asked: list[bool] = []
+
+    def load(pack: str, settings: Settings, stack: contextlib.ExitStack, **_: Any) -> Any:
+        asked.append(settings.runtime.resident)
+        return replace(
+            loaded(), host_way="" if settings.runtime.resident else "runtime.resident=false",
+            description={"device": "cuda:0"},
+        )  # fmt: skip
+
+    monkeypatch.setattr(local, "load_models", load)
+    monkeypatch.setattr(local, "fingerprint", lambda *_: "print")
+    if failing is not None:
+
+        def check_fails(*_: Any) -> None:
+            raise failing
+
+        monkeypatch.setattr(check, "check_resident", check_fails)
+    return asked
+
+
+def engine(home: Path) -> Engine:
+    return Engine(Settings(home=str(home), runtime=RuntimeSettings(status=False)))
+
+
+def test_an_engine_uses_the_device_s_way(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    asked = as_if_resident(monkeypatch, None)
+    with engine(home) as opened_engine:
+        assert len(opened_engine.analyze(squares(200, 200, [(20, 20, 80)])))
+        assert type(opened_engine._running.scheduler).__name__ == "DeviceScheduler"  # type: ignore[union-attr]
+        assert opened_engine._running.max_images == 256  # type: ignore[union-attr]
+    assert asked == [True]
+
+
+def test_an_engine_whose_device_fails_the_trial_keeps_pictures_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = as_if_resident(monkeypatch, RuntimeError("a kernel does not compile"))
+    with engine(home) as opened_engine:
+        assert len(opened_engine.analyze(squares(200, 200, [(20, 20, 80)])))
+        assert type(opened_engine._running.scheduler).__name__ == "Scheduler"  # type: ignore[union-attr]
+    assert asked == [True, False]
+    assert "a kernel does not compile" in caplog.text
+
+
+def test_a_device_that_is_lost_in_the_trial_is_said(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    asked = as_if_resident(monkeypatch, DeviceLostError("gone"))
+    with pytest.raises(DeviceLostError), engine(home):
+        pass
+    assert asked == [True]
+
+
+def test_which_settings_leave_pictures_on_the_host() -> None:
+    from facefleet.backends import Choice
+    from facefleet.config import DetectSettings
+    from facefleet.models.load import ROLES, _host_way
+
+    models = loaded()
+    spec = models.manifest.detector
+    card = Choice("torch", "cuda:0", "fp16", False, "")
+
+    def why(settings: Settings, choice: Choice = card, roles: Any = ROLES) -> str:
+        return _host_way(choice, settings, spec, roles)
+
+    assert why(Settings()) == ""
+    assert why(Settings(), roles=("detector",)) == ""
+    assert "aligned" in why(Settings(), roles=("embedder",))
+    assert "cpu" in why(Settings(), Choice("torch", "cpu", "fp32", False, ""))
+    assert "resident" in why(Settings(runtime=RuntimeSettings(resident=False)))
+    assert "target" in why(Settings(batch=BatchSettings(target_p99_ms=50)))
+    assert "sizes" in why(Settings(detect=DetectSettings(sizes=("native",))))
