@@ -24,7 +24,7 @@ def build(
     batch_opt: Annotated[int, typer.Option("--opt", help="Batch that is tuned for.")] = 8,
     batch_max: Annotated[int, typer.Option("--max", help="Largest batch.")] = 16,
     size: Annotated[
-        str, typer.Option("--size", help="Detector sides: 640, 320..1280, 320..640..1280, or HEIGHTxWIDTH of these.")
+        str, typer.Option("--size", help="Detector sides: 640, 320..1280, 320..640..1280, or HxW of these.")
     ] = "640",
     profile: Annotated[
         list[str] | None,
