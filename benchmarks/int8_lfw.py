@@ -1,6 +1,7 @@
-"""int8 of an embedder on OpenVINO: which layers stand it, how much faster it is, what it costs on LFW.
+"""A lower precision of an embedder on OpenVINO: which layers stand it, how much faster it is, what it costs on LFW.
 
-    FACEFLEET_DATA=... python benchmarks/int8_lfw.py [--embedder sface|mobilefacenet] [--guard-mean 0.999] [-o FOLDER]
+    FACEFLEET_DATA=... python benchmarks/int8_lfw.py [--embedder sface|mobilefacenet] [--precision int8|bf16]
+        [--guard-mean 0.999] [-o FOLDER]
 
 The search compares 256 faces with float32; its choice is then verified on all 6,000 pairs of LFW beside
 float32, in the same run, and timed with one thread, picture by picture, the two in turn. Writes the recipe and the
@@ -25,9 +26,11 @@ from data_packs import data_folder, write_pack
 from facefleet import Engine, Settings
 from facefleet.backends import InputContract, RunnerOptions, create_runner
 from facefleet.config import DetectSettings, RuntimeSettings
-from facefleet.models.build.auto import search_int8
+from facefleet.models.build.auto import Place, search_precision
+from facefleet.models.build.judge import EmbedderJudge, Guard, Pairs
+from facefleet.models.build.lower import lowering
 from facefleet.models.build.plot import plot_search
-from facefleet.models.build.search import Guard, Pairs
+from facefleet.models.build.recipe import recipe_text
 from facefleet.models.prepare import prepare_embedder
 from facefleet.ops.verification import verification
 from facefleet.packs import Store
@@ -63,6 +66,7 @@ def pairs_within(pairs: list[tuple[str, str, bool, int]], names: list[str]) -> P
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--embedder", default="sface")
+    parser.add_argument("--precision", default="int8", choices=("int8", "bf16"))
     parser.add_argument("--guard-mean", type=float, default=0.999)
     parser.add_argument("--guard-min", type=float, default=0.99)
     parser.add_argument("--output", "-o", type=Path, default=Path("int8"))
@@ -81,22 +85,29 @@ def main() -> None:
         model = prepare_embedder(store, located, backend="openvino").path
         chips = lfw_chips(data, pack, names)
         rows = np.linspace(0, len(names) - 1, SEARCH_FACES).astype(int)
-        result, quantizer = search_int8(
+        lowered = lowering(options.precision, model, spec, backend="openvino", pictures=chips[rows])
+        result = search_precision(
             model,
-            contract,
+            spec,
             chips[rows],
-            backend="openvino",
-            guard=Guard(options.guard_mean, options.guard_min),
+            lowered,
+            place=Place("openvino"),
+            judge=EmbedderJudge(Guard(options.guard_mean, options.guard_min)),
             progress=lambda text: print(text, file=sys.stderr, flush=True),
         )
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / f"{options.embedder}.recipe.toml").write_text(result.recipe())
-        plot_search(result, options.output / f"{options.embedder}.png")
-        quantized = Path(folder) / "int8.onnx"
-        onnx.save(quantizer.quantized(result.chosen.high), quantized)
+        name, high = f"{options.embedder}.{options.precision}", result.chosen.high
+        (options.output / f"{name}.recipe.toml").write_text(recipe_text(result))
+        plot_search(result, options.output / f"{name}.png")
+        low = Path(folder) / "low.onnx"
+        onnx.save(lowered.graph(high), low)
+        warm, precision = ((112, 112),), lowered.runner[0]
         runners = [
-            stack.enter_context(create_runner("openvino", path, contract, RunnerOptions(warm=((112, 112),))))
-            for path in (model, quantized)
+            stack.enter_context(create_runner("openvino", path, contract, runner_options))
+            for path, runner_options in (
+                (model, RunnerOptions(warm=warm)),
+                (low, RunnerOptions(warm=warm, precision=precision, fp32_layers=high)),
+            )
         ]
         rounds: list[list[float]] = [[], []]
         for _ in range(7):
@@ -117,15 +128,16 @@ def main() -> None:
         json.dumps(
             {
                 "embedder": options.embedder,
+                "precision": options.precision,
                 "layers": len(result.layers),
                 "layers_fp32": len(result.chosen.high),
                 "ms_fp32": round(milliseconds[0], 3),
-                "ms_int8": round(milliseconds[1], 3),
+                "ms_low": round(milliseconds[1], 3),
                 "times": round(milliseconds[0] / milliseconds[1], 3),
                 "accuracy_fp32": round(100 * figures[0][0].accuracy, 3),
-                "accuracy_int8": round(100 * figures[1][0].accuracy, 3),
+                "accuracy_low": round(100 * figures[1][0].accuracy, 3),
                 "tar_fp32": round(figures[0][0].tar, 4),
-                "tar_int8": round(figures[1][0].tar, 4),
+                "tar_low": round(figures[1][0].tar, 4),
                 "cosine_mean": round(float(cosine.mean()), 5),
                 "cosine_min": round(float(cosine.min()), 5),
             }

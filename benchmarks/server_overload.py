@@ -69,7 +69,7 @@ async def overload(url: str, bodies: list[bytes], due: list[float], timeout_ms: 
     from facefleet.bench.load.generator import Generator
 
     headers = {**RAW, "x-timeout-ms": f"{timeout_ms:g}"}
-    generator = Generator(Target.of(url), bodies, range(len(bodies)), headers, connections=512, timeout_s=60.0)
+    generator = Generator(Target.of(url), bodies, range(len(bodies)), headers, connections=512, timeout_s=15.0)
     return await generator.open(due)
 
 

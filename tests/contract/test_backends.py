@@ -169,6 +169,28 @@ class TestRunner:
             create_runner(backend, model, RGB, RunnerOptions(device="cuda")).open()
 
 
+def test_layers_in_fp32(tmp_path: Path) -> None:
+    """The more layers are kept in fp32, the nearer are the answers."""
+    from facefleet.backends.openvino import capabilities
+    from tests.unit.models.build.test_engines import CONTRACT, network
+
+    if "BF16" not in capabilities():
+        pytest.skip("this CPU has no bf16")
+    model = network(tmp_path / "m.onnx")
+    pictures = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3)).astype(np.uint8)
+
+    def answer(precision: str, *layers: str) -> np.ndarray:
+        options = RunnerOptions(warm=((16, 16),), precision=precision, fp32_layers=frozenset(layers))  # type: ignore[arg-type]
+        with create_runner("openvino", model, CONTRACT, options) as runner:
+            return runner.run(pictures)[0]
+
+    want = answer("fp32")
+    errors = [
+        float(np.abs(answer("bf16", *layers) - want).mean()) for layers in ((), ("conv1",), ("conv1", "conv2", "fc1"))
+    ]
+    assert errors[0] > errors[1] > errors[2]
+
+
 class TestChoice:
     def test_auto(self) -> None:
         choice = choose(RuntimeSettings())

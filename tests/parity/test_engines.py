@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+import onnx
 import pytest
 
 from data_packs import DETECTORS, EMBEDDERS, write_pack
@@ -12,13 +13,18 @@ from facefleet.config import RuntimeSettings
 from facefleet.errors import BackendUnavailableError, ConfigError
 from facefleet.models.build.build import Wanted, build_pack
 from facefleet.models.build.engines import EngineStore
-from facefleet.models.build.profile import Span
+from facefleet.models.build.profile import Profile, Span
+from facefleet.models.prepare import prepare_detector, prepare_embedder
 from facefleet.packs import Store
 
 PAIRS = [
     *((detector, "mobilefacenet") for detector in DETECTORS),
     *(("yunet_dynamic", embedder) for embedder in EMBEDDERS if embedder != "mobilefacenet"),
 ]
+
+
+def profile(side):
+    return Profile(Span(1, 2, 4), *[Span(side, side, side)] * 2)
 
 
 @pytest.mark.parametrize("backend", ["openvino", "onnxruntime", "torch"])
@@ -30,8 +36,7 @@ def test_pack(tmp_path, data_dir, detector, embedder, backend):
     store = Store()
     wanted = Wanted(
         backend=backend,
-        batch=Span(1, 2, 4),
-        size=Span(320, 320, 320),
+        profiles=(profile(320),),
         pictures=data_dir / "identity" / "insightface_images",
     )
     built = build_pack(store, store.manifest(pack), wanted, EngineStore(tmp_path / "engines"))
@@ -52,7 +57,7 @@ def built(tmp_path_factory):
         folder = tmp_path_factory.mktemp("engines")
         store = Store()
         for precision in ("fp32", "int8"):
-            wanted = Wanted(backend="openvino", batch=Span(1, 2, 4), size=Span(640, 640, 640), precision=precision)
+            wanted = Wanted(backend="openvino", profiles=(profile(640),), precision=precision)
             build_pack(store, store.manifest("opencv"), wanted, EngineStore(folder))
         BUILT.append(folder)
     return BUILT[0]
@@ -82,8 +87,33 @@ class TestEnginesInUse:
     def test_int8_without_one(self, tmp_path, astronaut):
         with pytest.raises(ConfigError, match=r"without runtime\.engines"):
             faces_of(astronaut, precision="int8")
-        with pytest.raises(BackendUnavailableError, match="--precision auto"):
+        with pytest.raises(BackendUnavailableError, match="--precision int8"):
             faces_of(astronaut, precision="int8", engines=str(tmp_path))
+
+    def test_layers_of_a_recipe(self, tmp_path, astronaut):
+        """Both networks in bf16 but for the layers that a recipe keeps, built, found again, and run."""
+        from facefleet.backends.openvino import capabilities
+        from facefleet.models.build.recipe import read_recipe
+
+        if "BF16" not in capabilities():
+            pytest.skip("this CPU has no bf16")
+        store, recipes = Store(), {}
+        located = store.manifest("opencv")
+        for role, prepare in (("detector", prepare_detector), ("embedder", prepare_embedder)):
+            graph = onnx.load(prepare(store, located, backend="openvino").path).graph
+            first = next(node.name or node.output[0] for node in graph.node if node.op_type == "Conv")
+            file = tmp_path / f"{role}.toml"
+            file.write_text(f'role = "{role}"\nlow = "bf16"\n[layers]\n"{first}" = "fp32"\n')
+            recipes[role] = read_recipe(file)
+        wanted = Wanted(backend="openvino", profiles=(profile(640),), recipes=recipes)
+        made = build_pack(store, located, wanted, EngineStore(tmp_path / "engines"))
+        assert [len(each.engine.facts["fp32_layers"]) for each in made] == [1, 1]
+        assert [each.engine.facts["precision"] for each in made] == ["bf16", "bf16"]
+        again = build_pack(store, located, wanted, EngineStore(tmp_path / "engines"))
+        assert [each.engine for each in again] == [each.engine for each in made]
+        full, _ = faces_of(astronaut, precision="fp32")
+        low, _ = faces_of(astronaut, precision="bf16", engines=str(tmp_path / "engines"))
+        assert 0.99 < float(full.embeddings[0] @ low.embeddings[0]) < 1
 
     def test_what_does_not_fit_is_said_and_compiled(self, built, astronaut, caplog, monkeypatch):
         """Fault 28: another runtime than it was built with."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from facefleet.types import F32Array, U8Array
 
 ANY_SIZE = (-1, -1)
 """Among `RunnerOptions.warm`: the plan for sizes that have none of their own."""
+
+
+Shape4: TypeAlias = tuple[int, int, int, int]
+ProfileShapes: TypeAlias = tuple[Shape4, Shape4, Shape4]
+"""(min, opt, max)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,8 @@ class RunnerOptions:
         precision: What is really run in, never a wish.
         instances: Runs that may be in progress at a time, each on its own share of the threads.
         threads: Processor threads for all instances together.
-        fp32_convolutions: In a lower precision, so many of the first convolutions still run in fp32: rounding there
-            spoils everything that follows.
+        fp32_layers: In a lower precision, nodes of the graph (by name, or else by first output) that still run in fp32,
+            with the activation behind them; for backends that take their precision from here, not from the graph.
         warm: Input sizes (height, width) in pixels that get a plan of their own when the runner is opened; other
             sizes run through a plan for any size, a few per cent slower.
         chunk: Pictures of a warm size that may be run at once, where a backend gains by it and the answers are the same
@@ -55,9 +60,10 @@ class RunnerOptions:
         engine: A folder that `Runner.save` wrote for the same model, contract and options: opened instead of
             compiling.
         max_batch: Largest batch that is run at once, where a backend has buckets; larger ones are split.
-        profile: (min, opt, max) shapes of the pictures, (n, h, w, 3), for backends that build for them; empty: none.
+        profiles: For each (min, opt, max) shapes of the pictures, (n, h, w, 3), for backends that build for them.
         pools: Memory pool -> bytes, for backends that have them.
         hardware_compatible: Whether what is built runs on other devices of the kind too, where a backend has that.
+        eager: Run as imported, where a backend would compile for long: for trying answers.
         whole_batches: Run every batch as one, also where a backend is faster, or the same to the last bit, picture by
             picture: for measuring. OpenVINO then has a plan for batches of `chunk` only.
         cuda_graphs: Replay recorded work, where a device can; else it is launched anew each time.
@@ -72,14 +78,15 @@ class RunnerOptions:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     instances: int = 1
     threads: int = 1
-    fp32_convolutions: int = 0
+    fp32_layers: frozenset[str] = frozenset()
     warm: tuple[tuple[int, int], ...] = ()
     chunk: int = 1
     engine: Path | None = None
     max_batch: int = 16
-    profile: tuple[tuple[int, int, int, int], ...] = ()
+    profiles: tuple[ProfileShapes, ...] = ()
     pools: Mapping[str, int] = field(default_factory=dict)
     hardware_compatible: bool = False
+    eager: bool = False
     whole_batches: bool = False
     cuda_graphs: bool = True
     spin_wait: bool = True

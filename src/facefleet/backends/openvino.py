@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import openvino as ov
 
 _log = logging.getLogger(__name__)
-_CONVOLUTIONS = ("Convolution", "GroupConvolution")
+_ACTIVATIONS = ("Relu", "PRelu", "Clamp", "Sigmoid")
+_WITHOUT_BIAS = "/WithoutBiases"  # what a convolution is called whose sum with a bias has the node's name
 
 
 def capabilities() -> frozenset[str]:
@@ -130,8 +131,8 @@ class OpenVinoRunner(Runner):
 
         model = self._core.read_model(self.model)
         model.reshape([batch, 3, *size])
-        if self.options.precision != "fp32" and self.options.fp32_convolutions:
-            model = _first_in_fp32(self._core, model, self.options.fp32_convolutions)
+        if self.options.precision != "fp32" and self.options.fp32_layers:
+            model = _kept_in_fp32(self._core, model, self.options.fp32_layers)
         process = PrePostProcessor(model)
         tensor = process.input().tensor()
         tensor.set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.RGB)
@@ -155,8 +156,7 @@ class OpenVinoRunner(Runner):
         for _ in range(5):
             request.infer({0: picture})
             for info in request.profiling_info:
-                # A convolution that a sum became the bias of is called so.
-                totals.setdefault(info.node_name.removesuffix("/WithoutBiases"), []).append(
+                totals.setdefault(info.node_name.removesuffix(_WITHOUT_BIAS), []).append(
                     info.real_time.total_seconds() * 1000
                 )
         return {name: float(np.median(values)) for name, values in totals.items() if max(values) > 0}
@@ -205,25 +205,26 @@ def _blob_name(size: tuple[int, int], batch: int) -> str:
     return "any.blob" if size == ANY_SIZE else f"{size[0]}x{size[1]}{several}.blob"
 
 
-def _first_in_fp32(core: ov.Core, model: ov.Model, convolutions: int) -> ov.Model:
-    """Mark everything up to and with the n-th convolution, and what hangs on it alone, for fp32.
+def _kept_in_fp32(core: ov.Core, model: ov.Model, layers: frozenset[str]) -> ov.Model:
+    """Mark the nodes called so, and activations that only they feed, for fp32.
 
     The plugin honors a mark that only the serialized form of a model can carry, so the model goes through that.
     """
     import openvino as ov
 
-    first, seen = set(), 0
+    kept = set()
     for operation in model.get_ordered_ops():
-        seen += operation.get_type_name() in _CONVOLUTIONS
-        if seen > convolutions:
-            break
-        first.add(operation.get_friendly_name())
+        if operation.get_friendly_name().removesuffix(_WITHOUT_BIAS) in layers:
+            kept.add(operation.get_friendly_name())
+            readers = [target.get_node() for out in operation.outputs() for target in out.get_target_inputs()]
+            if len(readers) == 1 and readers[0].get_type_name() in _ACTIVATIONS:
+                kept.add(readers[0].get_friendly_name())
     with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
         file = Path(folder) / "model.xml"
         ov.serialize(model, file)
         tree = ElementTree.parse(file)  # noqa: S314  # written two lines above
         for layer in tree.getroot().iterfind("layers/layer"):
-            if layer.get("name") in first and layer.get("type") not in ("Const", "Parameter", "Result"):
+            if layer.get("name") in kept and layer.get("type") not in ("Const", "Parameter", "Result"):
                 info = layer.find("rt_info")
                 if info is None:
                     info = ElementTree.SubElement(layer, "rt_info")

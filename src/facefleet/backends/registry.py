@@ -126,7 +126,7 @@ def choose(settings: RuntimeSettings) -> Choice:
     if settings.precision == "int8":
         if not settings.engines:
             raise ConfigError(
-                "runtime.precision=int8 without runtime.engines", hint="build with --precision auto and name the folder"
+                "runtime.precision=int8 without runtime.engines", hint="build with --precision int8 and name the folder"
             )
         return Choice(backend, device, "int8", False, f"{reason}; int8 as asked for")
     if settings.precision == "fp16":

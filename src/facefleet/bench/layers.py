@@ -40,7 +40,7 @@ def layer_times(networks: Sequence[Network], grid: Grid, store: Store) -> list[d
                     precision=precision,
                     warm=((height, width),),
                     max_batch=1,
-                    profile=(shape, shape, shape),
+                    profiles=((shape, shape, shape),),
                 )
                 noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
                 with create_runner(backend, Path(file.path), network.contract, options) as runner:

@@ -378,7 +378,7 @@ def _runner(cell: Cell, grid: Grid, network: Network, store: Store) -> Runner:
             chunk=cell.batch if grid.whole else 1,
             whole_batches=grid.whole,
             max_batch=max(16, largest) if not shared else largest_bucket(largest),
-            profile=((1, *size, 3), (largest, *size, 3), (largest, *size, 3)),
+            profiles=(((1, *size, 3), (largest, *size, 3), (largest, *size, 3)),),
             cuda_graphs=cell.graphs,
             spin_wait=cell.spin,
             transfers=cell.transfers,

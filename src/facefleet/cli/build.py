@@ -23,10 +23,16 @@ def build(
     batch_min: Annotated[int, typer.Option("--min", help="Least batch.")] = 1,
     batch_opt: Annotated[int, typer.Option("--opt", help="Batch that is tuned for.")] = 8,
     batch_max: Annotated[int, typer.Option("--max", help="Largest batch.")] = 16,
-    size: Annotated[str, typer.Option("--size", help="Detector sides: 640, 320..1280 or 320..640..1280.")] = "640",
+    size: Annotated[
+        str, typer.Option("--size", help="Detector sides: 640, 320..1280, 320..640..1280, or HxW of these.")
+    ] = "640",
+    profile: Annotated[
+        list[str] | None,
+        typer.Option("--profile", help="Instead of --min, --opt, --max: MIN:OPT:MAX[@SIZE]; repeat for several."),
+    ] = None,
     precision: Annotated[str, typer.Option("--precision", help="fp32, bf16, fp16, int8 or auto.")] = "fp32",
     recipe: Annotated[
-        Path | None, typer.Option("--recipe", help="With int8: TOML file of layers that stay in fp32.")
+        list[Path] | None, typer.Option("--recipe", help="TOML file with the precision of each layer; one a network.")
     ] = None,
     cosine_mean: Annotated[float, typer.Option("--guard-mean", help="With auto: least mean cosine to fp32.")] = 0.999,
     cosine_min: Annotated[float, typer.Option("--guard-min", help="With auto: least cosine to fp32.")] = 0.99,
@@ -40,6 +46,12 @@ def build(
     accuracy_loss: Annotated[
         float, typer.Option("--guard-accuracy", help="With pairs: most loss of accuracy in points.")
     ] = 0.1,
+    iou_min: Annotated[
+        float, typer.Option("--guard-iou", help="With auto: least overlap of a box with fp32's.")
+    ] = 0.97,
+    landmark_max: Annotated[
+        float, typer.Option("--guard-landmarks", help="With auto: most that a landmark moves, of the face's side.")
+    ] = 0.03,
     mode: Annotated[str, typer.Option("--mode", help="throughput or latency.")] = "throughput",
     pictures: Annotated[
         Path | None, typer.Option("--pictures", help="Folder of photos with faces to gate with; else drawn faces.")
@@ -57,32 +69,35 @@ def build(
     from facefleet.config import available_threads, load_settings
     from facefleet.models.build.build import Wanted, build_pack
     from facefleet.models.build.engines import EngineStore
-    from facefleet.models.build.profile import Span, parse_span
-    from facefleet.models.build.search import Guard
+    from facefleet.models.build.judge import Guard
+    from facefleet.models.build.profile import Profile, Span, parse_profile, parse_sizes
+    from facefleet.models.build.recipe import read_recipe
     from facefleet.packs import Store
 
     home = load_settings().settings.home
     store = Store(Path(home) if home else None)
+    sizes = parse_sizes(size, what="--size")
+    profiles = tuple(parse_profile(text, sizes) for text in profile or ())
     wanted = Wanted(
         backend=backend,
-        batch=Span(batch_min, batch_opt, batch_max),
-        size=parse_span(size, what="--size"),
+        profiles=profiles or (Profile(Span(batch_min, batch_opt, batch_max), *sizes),),
         precision=one_of("--precision", precision, ("fp32", "bf16", "fp16", "int8", "auto")),  # type: ignore[arg-type]
         mode=one_of("--mode", mode, ("throughput", "latency")),  # type: ignore[arg-type]
         threads=threads or available_threads(),
         pictures=pictures,
-        guard=Guard(cosine_mean, cosine_min, accuracy_loss),
+        guard=Guard(cosine_mean, cosine_min, accuracy_loss, iou_min=iou_min, landmark_max=landmark_max),
         calibration=one_of("--calibration", calibration, ("percentile", "entropy")),  # type: ignore[arg-type]
         pairs=pairs,
         hardware_compatible=hardware_compat,
-        recipe=recipe,
+        recipes={each.role: each for each in map(read_recipe, recipe or ())},
         pools=dict(_pool(text) for text in memory_pool or ()),
         device=device,
     )
     for built in build_pack(store, store.manifest(pack), wanted, EngineStore(output), progress=say):
-        if built.search is not None:
-            _write_search(built.search, output / f"{built.engine.folder.name}.recipe.toml")
-        say(built.memory.summary())
+        for result in built.searches:
+            _write_search(result, output / f"{built.engine.folder.name}.{result.low}.recipe.toml")
+        for estimate in built.memory:
+            say(estimate.summary())
         say(
             built.report.summary()
             if built.report
@@ -108,10 +123,12 @@ def _pool(text: str) -> tuple[str, int]:
 def _write_search(result: SearchResult, recipe: Path) -> None:
     """The recipe, the table of the most sensitive layers, and the plot where matplotlib is installed."""
     from facefleet.models.build.plot import plot_search
-    from facefleet.models.build.search import table
+    from facefleet.models.build.recipe import recipe_text
+    from facefleet.models.build.search import shown, table
 
-    recipe.write_text(result.recipe())
-    say(f"{len(result.chosen.high)} of {len(result.layers)} layers stay in fp32, {result.speedup:.2f} times as fast")
+    recipe.write_text(recipe_text(result))
+    kept = f"{len(result.chosen.high)} of {len(result.layers)} layers stay in fp32"
+    say(f"{result.role}, {result.low}: {kept}, {result.speedup:.2f} times as fast; {shown(result.chosen.figures)}")
     say("layer                            sensitivity      ms  precision")
     for layer, sensitivity, milliseconds, precision in table(result):
         say(f"{layer[:32]:32} {sensitivity:11.2e} {milliseconds:7.3f}  {precision}")

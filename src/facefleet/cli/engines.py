@@ -26,14 +26,14 @@ def list_engines(folder: Folder = Path("engines")) -> Exit:
     for title in ("engine", "role", "precision", "batch", "size", "MiB", "state"):
         table.add_column(title, no_wrap=title == "engine")
     for engine in EngineStore(folder).engines():
-        profile = engine.facts["profile"]
+        profiles = engine.facts.get("profiles", [])
         state = "; ".join(engine.stale()) or "ready"
         table.add_row(
             engine.folder.name,
             engine.role,
             engine.facts["precision"],
-            "/".join(map(str, profile["batch"])),
-            "/".join(map(str, profile["height"])),
+            ", ".join("/".join(map(str, each["batch"])) for each in profiles),
+            ", ".join(dict.fromkeys("/".join(map(str, each["height"])) for each in profiles)),
             f"{engine.bytes / 2**20:.1f}",
             state,
         )

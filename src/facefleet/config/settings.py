@@ -49,6 +49,8 @@ class DetectSettings:
         scale: ``exact`` maps each axis by its own scale; ``insightface`` both by that of the height, as insightface
             does, up to a pixel of the detector input off: for results that are compared with an existing gallery.
         min_face_px: Faces whose shorter box side is below this, in pixels of the original, are dropped.
+        recheck: In bf16 on the CPU, a picture with a face that is less sure than this is detected again in fp32: where
+            a detector hesitates, rounding decides. 0: never.
     """
 
     sizes: Annotated[tuple[DetSize, ...], Field(min_length=1, max_length=8)] = (640,)
@@ -58,6 +60,7 @@ class DetectSettings:
     order: Order = "score"
     scale: Literal["exact", "insightface"] = "exact"
     min_face_px: Annotated[float, Field(ge=0)] = 0.0
+    recheck: Annotated[float, Field(ge=0, le=1)] = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

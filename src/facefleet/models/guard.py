@@ -22,6 +22,7 @@ from facefleet.models.detectors import Detector, Selection, settle
 from facefleet.models.drawn import drawn_chips, drawn_scene
 from facefleet.models.embedders import Embedder
 from facefleet.ops import plan_letterbox
+from facefleet.ops.nms import overlaps
 from facefleet.types import Detections
 
 _log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def compare_detectors(reference: Callable[[], Detector], other: Callable[[], Det
         return {"holds": False, "faces": len(want), "faces_in_question": len(got)}
     if not len(want):
         return {"holds": True, "faces": 0}
-    overlap = _iou(want.boxes, got.boxes)
+    overlap = overlaps(want.boxes, got.boxes)
     shift = np.abs(want.scores - got.scores[overlap.argmax(axis=1)])
     iou_min, shift_max = float(overlap.max(axis=1).min()), float(shift.max())
     return {
@@ -131,12 +132,3 @@ def check_embedder(embedder: Embedder) -> None:
             f"the embedder does not tell faces apart: same {same:.4f}, different {different:.4f}",
             hint="try another backend, or precision=fp32; check color, mean and std in the manifest",
         )
-
-
-def _iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(n, m) intersection over union."""
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = np.clip(high - low, 0, None).prod(-1)
-    first, second = ((boxes[:, 2:] - boxes[:, :2]).prod(-1) for boxes in (a, b))
-    return np.asarray(shared / (first[:, None] + second[None] - shared))

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from facefleet.backends import Choice, InputContract, Runner, RunnerOptions, choose, create_runner
 from facefleet.config import Settings, available_threads
@@ -25,13 +25,16 @@ from facefleet.models.guard import (
     compare_embedders,
     remembered,
 )
-from facefleet.models.prepare import CHUNK, FP32_CONVOLUTIONS, PreparedModel, prepare_detector, prepare_embedder
+from facefleet.models.prepare import CHUNK, PreparedModel, prepare_detector, prepare_embedder
 from facefleet.ops.letterbox import round_up
 from facefleet.packs import DetectorSpec, EmbedderSpec, Manifest, Store
 from facefleet.telemetry.record import engine_rebuilt
 
+if TYPE_CHECKING:
+    from facefleet.models.build.engines import Engine
+
 _log = logging.getLogger(__name__)
-_FP32 = tuple(str(count) for count in FP32_CONVOLUTIONS.values())
+_ROUNDED = "weights rounded together"  # a verdict of another way of rounding says nothing
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "int8"]
 
 
@@ -92,7 +95,8 @@ def load_models(
     loader = _Loader(pack, settings, roles)
     manifest = loader.manifest
     precision = loader.precisions()
-    detector = stack.enter_context(loader.detector(precision[0])) if "detector" in roles else None
+    rechecked = loader.choice.backend == "openvino" and precision[0] == "bf16"
+    detector = stack.enter_context(loader.detector(precision[0], exact=rechecked)) if "detector" in roles else None
     embedder = stack.enter_context(loader.embedder(precision[1])) if "embedder" in roles else None
     select = Selection(
         score=settings.detect.score or manifest.detector.score,
@@ -141,8 +145,14 @@ class _Loader:
             self.instances = 1
             self._options = replace(self._options, instances=1, max_batch=1)
 
-    def detector(self, precision: Precision, *, instances: int = 0) -> Detector:
-        """A detector, not open; `instances` other than the engine's for trying it."""
+    def detector(self, precision: Precision, *, instances: int = 0, exact: bool = False) -> Detector:
+        """A detector, not open.
+
+        Args:
+            precision: Of its network.
+            instances: Other than the engine's, for trying it.
+            exact: Whether it has the network in fp32 too, for what it is not sure of.
+        """
         spec = self.manifest.detector
         options = replace(
             self._options,
@@ -151,9 +161,15 @@ class _Loader:
             # Tuning the layers of a detector takes minutes for each batch size, and detecting is the smaller part.
             compiling=self._compiling("fuse"),
         )
-        file = prepare_detector(self._store, self._located, backend=self.choice.backend, precision=precision)
-        runner = self._runner("detector", file, _contract(spec), options, precision)
-        return Detector(runner, spec, one_scale=self._settings.detect.scale == "insightface")
+        recheck = self._settings.detect.recheck if exact else 0.0
+        second = self._runner("detector", options, "fp32") if recheck else None
+        return Detector(
+            self._runner("detector", options, precision),
+            spec,
+            one_scale=self._settings.detect.scale == "insightface",
+            exact=second,
+            recheck=recheck,
+        )
 
     def embedder(self, precision: Precision, *, instances: int = 0) -> Embedder:
         """An embedder, not open; as `detector`."""
@@ -165,38 +181,34 @@ class _Loader:
             chunk=CHUNK,
             compiling=self._compiling("tune"),
         )
-        # int8 engines are made of the graph without the rewrites that only make one runtime faster.
-        backend = "openvino" if precision == "int8" else self.choice.backend
-        file = prepare_embedder(self._store, self._located, backend=backend, precision=precision)
-        runner = self._runner("embedder", file, _contract(spec), options, precision)
+        runner = self._runner("embedder", options, precision)
         return Embedder(runner, spec, flip=self._settings.embed.flip)
 
     def _compiling(self, usual: Literal["tune", "fuse"]) -> Literal["tune", "fuse", "none"]:
         wanted = self._settings.runtime.compiling
         return usual if wanted == "auto" else wanted
 
-    def _runner(
-        self,
-        role: Role,
-        file: PreparedModel,
-        contract: InputContract,
-        options: RunnerOptions,
-        precision: Precision,
-    ) -> Runner:
+    def _runner(self, role: Role, options: RunnerOptions, precision: Precision) -> Runner:
         """A runner of an engine that was built before, or of the graph."""
         backend = self.choice.backend
-        layers = FP32_CONVOLUTIONS[role] if backend == "openvino" and precision == "bf16" else 0
-        engine = self._engine(role, file, contract, options.warm, precision, layers)
+        prepare = prepare_detector if role == "detector" else prepare_embedder
+        # Lower precisions are made of the graph without the rewrites that only make one runtime faster.
+        plain = prepare(self._store, self._located, backend="openvino")
+        file = (
+            plain if precision == "int8" else prepare(self._store, self._located, backend=backend, precision=precision)
+        )
+        contract = _contract(self.manifest.detector if role == "detector" else self.manifest.embedder)
+        engine = self._engine(role, file, plain if precision != "fp32" else None, contract, options.warm, precision)
         if precision == "int8" and engine is None:
             raise BackendUnavailableError(
                 f"no int8 engine of {file.path.stem} for {backend} in {self._settings.runtime.engines}",
-                hint=f"facefleet build {self.manifest.name} --backend {backend} --precision auto -o FOLDER",
+                hint=f"facefleet build {self.manifest.name} --backend {backend} --precision int8 -o FOLDER",
             )
         options = replace(
             options,
             precision="fp32" if precision == "int8" else precision,
-            fp32_convolutions=layers,
-            engine=engine,
+            fp32_layers=frozenset(engine.facts["fp32_layers"]) if engine is not None else frozenset(),
+            engine=engine.folder if engine is not None else None,
         )
         return create_runner(backend, file.path, contract, options)
 
@@ -204,11 +216,11 @@ class _Loader:
         self,
         role: Role,
         file: PreparedModel,
+        plain: PreparedModel | None,
         contract: InputContract,
         sides: tuple[tuple[int, int], ...],
         precision: Precision,
-        layers: int,
-    ) -> Path | None:
+    ) -> Engine | None:
         folder = self._settings.runtime.engines
         if not folder:
             return None
@@ -222,9 +234,9 @@ class _Loader:
             contract=contract,
             backend=self.choice.backend,
             precision=precision,
-            profile=ANY_PROFILE,
+            profiles=(ANY_PROFILE,),
             device=self.choice.device,
-            fp32_convolutions=layers,
+            source=None if plain is None else plain.path,
         )
         found = EngineStore(Path(folder)).match(spec, sides=sides)
         if found is None:
@@ -232,7 +244,7 @@ class _Loader:
             engine_rebuilt(self.choice.backend)
             return None
         _log.info("%s: engine %s", role, found.folder)
-        return found.folder
+        return found
 
     def precisions(self) -> tuple[Precision, Precision]:
         """What detector and embedder really run in."""
@@ -258,7 +270,7 @@ class _Loader:
 
     def _guarded(self, file: PreparedModel, measure: Callable[[], dict[str, float | bool]]) -> Precision:
         wanted = self.choice.precision
-        if remembered(self._store.home, [file.sha256, self.choice.backend, wanted, *_FP32, file.path.name], measure):
+        if remembered(self._store.home, [file.sha256, self.choice.backend, wanted, _ROUNDED, file.path.name], measure):
             return wanted
         _log.warning("%s loses too much accuracy in %s and runs in fp32", file.path.name, wanted)
         return "fp32"

@@ -37,3 +37,12 @@ def nms(boxes: F32Array, scores: F32Array, iou: float, *, limit: int | None = No
         overlap = np.maximum(width, 0) * np.maximum(height, 0)
         alive[rest] &= overlap <= iou * (area[i] + area[rest] - overlap)
     return order[kept]
+
+
+def overlaps(a: F32Array, b: F32Array) -> F32Array:
+    """(n, m) intersection over union of (n, 4) and (m, 4) boxes."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    shared = np.clip(high - low, 0, None).prod(-1)
+    first, second = ((boxes[:, 2:] - boxes[:, :2]).prod(-1) for boxes in (a, b))
+    return np.asarray(shared / (first[:, None] + second[None] - shared))

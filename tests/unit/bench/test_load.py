@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from facefleet.bench.load.connection import Target
-from facefleet.bench.load.generator import Sent
+from facefleet.bench.load.generator import Generator, Sent
 from facefleet.bench.load.null_server import null_server
 from facefleet.bench.load.schedule import bursty, even, from_trace, poisson
 from facefleet.bench.load.serve import Client, load_figures, saturation, schedule_error
@@ -262,3 +262,24 @@ def test_the_null_server_ends_with_its_block() -> None:
 
 async def _connect(target: Target) -> None:
     await asyncio.open_connection(target.host, target.port)
+
+
+class _ClosesAfterEveryAnswer(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        self._transport.close()
+
+
+def test_connections_that_a_server_closed_while_idle_are_not_used_again() -> None:
+    async def main() -> Sent:
+        server = await asyncio.get_running_loop().create_server(_ClosesAfterEveryAnswer, "127.0.0.1", 0)
+        target = Target.of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        sent = await asyncio.wait_for(Generator(target, [b"x"], [0], {}).open([0.0, 0.5, 1.0]), 60)
+        server.close()
+        return sent
+
+    assert asyncio.run(main()).statuses == {200: 3}

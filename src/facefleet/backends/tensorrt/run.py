@@ -1,7 +1,7 @@
-"""Plans on a device: as many slots as instances, each with a profile, a context, a stream and buffers of its own.
+"""Plans on a device: as many slots as instances, each with contexts, a stream and buffers of its own.
 
-Owns the choice of the plan, what it must look like, and the slots. Batches above the profile's largest are split and
-joined. May be called from many threads; a call waits for a free slot.
+Owns the choice of the plan, what it must look like, and the slots. May be called from many threads; a call waits for a
+free slot.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import queue
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-
-import numpy as np
 
 from facefleet.backends.base import Runner
 from facefleet.backends.pictures import with_picture_input
@@ -29,7 +27,7 @@ _PICTURES, _PLAN = "pictures", "network.plan"
 class TensorRtRunner(Runner):
     """A plan whose input is ``pictures``, (n, h, w, 3) uint8; see `Runner`.
 
-    The plan is read from `RunnerOptions.engine`, or built when it is opened, with as many profiles as instances.
+    The plan is read from `RunnerOptions.engine`, or built when it is opened, with all profiles in it.
     `binding` and `cuda` may be replaced for tests before it is opened.
     """
 
@@ -56,16 +54,17 @@ class TensorRtRunner(Runner):
         self._names = tuple(output.name for output in engine.outputs)
         with ExitStack() as held:
             slots = []
-            for profile in range(self.options.instances):
-                slots.append(Slot(trt, engine, cuda, profile))
+            for _ in range(self.options.instances):
+                slots.append(Slot(trt, engine, cuda, recorded=self.options.cuda_graphs))
                 held.callback(slots[-1].close)
+                slots[-1].warm()
             self._held = held.pop_all()
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for slot in slots:
             self._slots.put(slot)
 
     def _check(self, engine: Engine) -> None:
-        """Whether it is a network of pictures, with a profile an instance."""
+        """Whether it is a network of pictures."""
         inputs = [(each.name, each.dtype, len(each.shape), each.shape[-1:]) for each in engine.inputs]
         if inputs != [(_PICTURES, "uint8", 4, (3,))]:
             found = ", ".join(f"{each.name} {each.dtype} {each.shape}" for each in engine.inputs)
@@ -77,11 +76,6 @@ class TensorRtRunner(Runner):
                 f"{self.model.name} answers in {', '.join(wrong)}",
                 hint="outputs must be float32: cast them in the graph",
             )
-        if engine.profiles < self.options.instances:
-            raise BackendError(
-                f"{self.model.name} has {engine.profiles} profiles for {self.options.instances} instances",
-                hint="contexts must not share a profile: build it with as many profiles as instances",
-            )
 
     def _read_or_build(self, trt: Binding) -> bytes:
         if self.options.engine is not None:
@@ -89,15 +83,13 @@ class TensorRtRunner(Runner):
                 return (self.options.engine / _PLAN).read_bytes()
             except OSError as error:
                 raise BackendError(f"no plan in {self.options.engine}: {error}", hint="build it again") from error
-        if not self.options.profile:
+        if not self.options.profiles:
             raise BackendError("TensorRT builds for a profile and none is given", hint="use `facefleet build`")
         with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
             graph = Path(folder) / self.model.name
             graph.write_bytes(with_picture_input(self.model, self.contract, cast_first=True))
-            least, usual, most = self.options.profile
-            profiles = ({_PICTURES: (least, usual, most)},) * self.options.instances
             options = TensorRtOptions(
-                profiles=profiles,
+                profiles=tuple({_PICTURES: shapes} for shapes in self.options.profiles),
                 pools=self.options.pools,
                 hardware_compatible=self.options.hardware_compatible,
             )
@@ -111,7 +103,7 @@ class TensorRtRunner(Runner):
         self._held.close()
 
     def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
-        """See `Runner`; one instance of this runner records no graphs afterwards."""
+        """See `Runner`."""
         slot = self._slots.get()
         try:
             return slot.layer_milliseconds(picture)
@@ -121,9 +113,6 @@ class TensorRtRunner(Runner):
     def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
         slot = self._slots.get()
         try:
-            parts = [
-                slot.run(pictures[start : start + slot.max_batch]) for start in range(0, len(pictures), slot.max_batch)
-            ]
+            return slot.run(pictures)
         finally:
             self._slots.put(slot)
-        return parts[0] if len(parts) == 1 else tuple(np.concatenate(each) for each in zip(*parts, strict=True))

@@ -1,4 +1,4 @@
-"""One worker on a device: a context on a profile of its own, a stream, a set of buffers, at most one recorded graph.
+"""One worker on a device: a stream, a set of buffers, and a context with a recorded graph for every shape it runs.
 
 Owns the order of the calls, and checks every answer. Serves one run at a time, in any thread.
 """
@@ -8,67 +8,72 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+from collections import OrderedDict
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
+from facefleet.backends.buckets import buckets_within, cut
 from facefleet.backends.tensorrt.binding import Binding
-from facefleet.backends.tensorrt.build import Shape
+from facefleet.backends.tensorrt.build import Shape, Shapes
+from facefleet.backends.tensorrt.context import BoundContext
 from facefleet.backends.tensorrt.cuda import Cuda
 from facefleet.backends.tensorrt.engine import Engine
 from facefleet.backends.timing import COMPUTE, HOST, note_rows, part
-from facefleet.errors import BackendError, InferenceError
+from facefleet.errors import InferenceError
 from facefleet.types import F32Array, U8Array
 
 _log = logging.getLogger(__name__)
+_SHAPES = 32
+"""Contexts that are kept; the one that was not used for longest goes first."""
 
 
 class Slot:
-    """A worker on one profile of an engine with one uint8 (n, h, w, 3) input and float32 outputs.
+    """A worker on an engine with one uint8 (n, h, w, 3) input and float32 outputs.
 
-    A captured graph is bound to the shapes of its context and must not run once they have changed. So there is one,
-    of the present shape: captured at the second run in a row of that shape, given up when another one comes.
+    Batches are padded up to the buckets of the profile that takes them, so that few shapes are ever run. Each has a
+    context of its own, whose graph is captured once and stays good, for nothing of that context changes any more. The
+    contexts share one block of activation memory, which is safe because they run one after the other in one stream.
 
     Args:
         trt: TensorRT.
         engine: The network.
         cuda: The device.
-        profile: Number of a profile that no other slot has.
+        recorded: Whether graphs are captured.
 
     Raises:
         BackendError: TensorRT refuses, or an output's size depends on what is in the pictures.
         OutOfMemoryError: Buffers for the largest shape do not fit.
     """
 
-    def __init__(self, trt: Binding, engine: Engine, cuda: Cuda, profile: int) -> None:
+    def __init__(self, trt: Binding, engine: Engine, cuda: Cuda, *, recorded: bool = True) -> None:
         self._trt, self._cuda, self._engine = trt, cuda, engine
-        self._least, _, self._most = engine.inputs[0].profiles[profile]
-        self._input = engine.inputs[0].name
-        self._shape: Shape = ()
-        self._runs, self._recordable = 0, True
-        self._graph: Any = None
-        self._profiler: Any = None  # TensorRT holds no reference to it
+        self._recorded = recorded
+        self._profiles: tuple[Shapes, ...] = engine.inputs[0].profiles
+        self._buckets = [buckets_within([(least[0], most[0])]) for least, _, most in self._profiles]
+        self._contexts: OrderedDict[Shape, BoundContext] = OrderedDict()
         with ExitStack() as held:
             self._stream = cuda.stream()
             held.callback(cuda.destroy, self._stream)
-            self._context = engine.handle.create_execution_context()
-            if self._context is None:
-                raise BackendError(f"no execution context: {trt.errors()}", hint="the device may have no memory left")
-            self._must(self._context.set_optimization_profile_async(profile, int(self._stream)), "set the profile")
-            cuda.synchronize(self._stream)
-            self._take(self._most)
-            self._address, self._host = self._buffer(held, self._input, np.dtype(np.uint8))
-            self._outputs = {each.name: self._buffer(held, each.name, np.dtype(np.float32)) for each in engine.outputs}
+            # The largest of all profiles: a context may have any of them.
+            sizes = [int(engine.handle.get_device_memory_size_for_profile_v2(i)) for i in range(len(self._profiles))]
+            self._activations = (cuda.alloc(max(1, *sizes)), max(1, *sizes))
+            held.callback(cuda.free, self._activations[0])
+            self._addresses: dict[str, int] = {}
+            self._host: dict[str, Any] = {}
+            self._allocate(held)
+            held.callback(self._drop_all)
             self._held = held.pop_all()
 
-    @property
-    def max_batch(self) -> int:
-        """Largest batch of one run."""
-        return self._most[0]
+    def warm(self) -> None:
+        """Make every bucket of every profile ready, at the size it is tuned for; the largest first."""
+        for number, (_, usual, _) in enumerate(self._profiles):
+            for bucket in reversed(self._buckets[number]):
+                self.run(np.zeros((bucket, *usual[1:]), np.uint8))
 
     def run(self, pictures: U8Array) -> tuple[F32Array, ...]:
-        """Run at most `max_batch` pictures; fewer than the profile's least are padded.
+        """Run pictures of one size, as many batches as it takes.
 
         Args:
             pictures: (n, h, w, 3) uint8.
@@ -77,41 +82,21 @@ class Slot:
             The outputs, n rows each, owned by the caller.
 
         Raises:
-            InferenceError: A size is outside of the profile, or TensorRT or the device refuses.
+            InferenceError: A size is outside of every profile, or TensorRT or the device refuses.
         """
-        sizes = (pictures.shape[1], pictures.shape[2])
-        if not all(
-            low <= size <= high for low, size, high in zip(self._least[1:], sizes, self._most[1:], strict=False)
-        ):
-            raise InferenceError(
-                f"pictures of {sizes[0]} x {sizes[1]} are outside of the profile",
-                hint=f"it was built for {self._least[1:3]} to {self._most[1:3]} pixels; build it for these sizes",
-            )
         self._cuda.activate()
-        self._take((max(len(pictures), self._least[0]), *pictures.shape[1:]))
-        note_rows(self._shape[0])
-        with part(HOST):
-            view = self._host[: math.prod(self._shape)].reshape(self._shape)
-            view[: len(pictures)] = pictures
-            view[len(pictures) :] = 0
-        with part(COMPUTE):  # copies included: they are queued, and end with it
-            self._cuda.copy_in(self._address, view.ctypes.data, view.nbytes, self._stream)
-            self._execute()
-            results = []
-            for name, (address, host) in self._outputs.items():
-                shape = self._shape_of(name)
-                rows = host[: math.prod(shape)].reshape(shape)
-                self._cuda.copy_out(rows.ctypes.data, address, rows.nbytes, self._stream)
-                results.append(rows)
-            self._cuda.synchronize(self._stream)
-        with part(HOST):
-            return tuple(rows[: len(pictures)].copy() for rows in results)
+        height, width = pictures.shape[1:3]
+        usable = self._taking(height, width)
+        buckets = sorted({bucket for number in usable for bucket in self._buckets[number]})
+        parts, start = [], 0
+        for count, bucket in cut(len(pictures), buckets):
+            context = self._context((bucket, height, width, 3), usable)
+            parts.append(self._run_batch(context, pictures[start : start + count]))
+            start += count
+        return parts[0] if len(parts) == 1 else tuple(np.concatenate(each) for each in zip(*parts, strict=True))
 
     def layer_milliseconds(self, pictures: U8Array, runs: int = 6) -> dict[str, float]:
-        """Median time of every layer, by TensorRT's names, which say what it fused.
-
-        The context has a profiler from then on, with which nothing can be recorded: for measuring only.
-        """
+        """Median time of every layer, by TensorRT's names, which say what it fused; in a context made for it."""
         times: dict[str, list[float]] = {}
         base = self._trt.module.IProfiler
 
@@ -122,11 +107,18 @@ class Slot:
             def report_layer_time(self, layer_name: str, ms: float) -> None:
                 times.setdefault(layer_name, []).append(ms)
 
-        self._forget_graph()
-        self._recordable = False
-        self._context.profiler = self._profiler = Profiler()
-        for _ in range(runs):
-            self.run(pictures)
+        self._cuda.activate()
+        usable = self._taking(*pictures.shape[1:3])
+        number = next((each for each in usable if len(pictures) in self._buckets[each]), usable[0])
+        shape = (max(len(pictures), self._buckets[number][0]), *pictures.shape[1:])
+        context = self._bound(number, shape, recorded=False)
+        try:
+            profiler = Profiler()  # TensorRT holds no reference to it
+            context.profile(profiler)
+            for _ in range(runs):
+                self._run_batch(context, pictures)
+        finally:
+            context.close()
         return {name: statistics.median(each[1:] or each) for name, each in times.items()}
 
     def close(self) -> None:
@@ -134,72 +126,88 @@ class Slot:
         with self._held:
             self._cuda.activate()
             self._cuda.synchronize(self._stream)
-            self._forget_graph()
-            self._context = None
 
-    def _take(self, shape: Shape) -> None:
-        """Make `shape` the present one."""
-        if shape == self._shape:
-            return
-        self._forget_graph()
-        self._shape, self._runs = (), 0
-        self._must(self._context.set_input_shape(self._input, shape), f"take the shape {shape}")
-        try:
-            missing = list(self._context.infer_shapes())
-        except RuntimeError as error:
-            raise InferenceError(f"TensorRT has no shapes for {shape}: {error}") from error
-        if missing:
-            raise InferenceError(f"TensorRT has no shapes for {shape}: those of {', '.join(missing)} are not known")
-        self._shape = shape
-
-    def _buffer(self, held: ExitStack, name: str, dtype: np.dtype[Any]) -> tuple[int, Any]:
-        """Memory for a tensor at its largest, on the device and on the host."""
-        shape = self._shape_of(name)
-        if min(shape, default=1) < 0:
-            raise BackendError(
-                f"the shape {shape} of {name} depends on what is in the pictures", hint="export it fixed"
+    def _taking(self, height: int, width: int) -> list[int]:
+        """Profiles that take pictures of this size."""
+        found = [
+            number
+            for number, (least, _, most) in enumerate(self._profiles)
+            if least[1] <= height <= most[1] and least[2] <= width <= most[2]
+        ]
+        if not found:
+            spans = " or ".join(
+                f"height {least[1]} to {most[1]} and width {least[2]} to {most[2]}" for least, _, most in self._profiles
             )
-        host = np.empty(math.prod(shape), dtype)
-        address = self._cuda.alloc(host.nbytes)
-        held.callback(self._cuda.free, address)
-        self._must(self._context.set_tensor_address(name, address), f"take the address of {name}")
-        return address, host
+            raise InferenceError(
+                f"pictures of {height} x {width} are outside of every profile",
+                hint=f"it was built for {spans} pixels; build it for these sizes",
+            )
+        return found
 
-    def _shape_of(self, name: str) -> Shape:
-        return tuple(int(size) for size in self._context.get_tensor_shape(name))
+    def _context(self, shape: Shape, usable: list[int]) -> BoundContext:
+        """The context of a shape, on the profile that is tuned for the nearest batch."""
+        if shape in self._contexts:
+            self._contexts.move_to_end(shape)
+            return self._contexts[shape]
+        taking = [number for number in usable if shape[0] in self._buckets[number]]
+        number = min(taking, key=lambda each: abs(math.log(self._profiles[each][1][0] / shape[0])))
+        made = self._bound(number, shape, recorded=self._recorded)
+        self._contexts[shape] = made
+        if len(self._contexts) > _SHAPES:
+            self._contexts.popitem(last=False)[1].close()
+        return made
 
-    def _execute(self) -> None:
-        # The first run of a shape settles what the context does lazily; a capture must not have to.
-        self._runs += 1
-        if self._graph is None and self._recordable and self._runs > 1:
-            self._graph = self._recorded()
-            self._recordable = self._graph is not None
-        if self._graph is not None:
-            self._cuda.launch(self._graph, self._stream)
-        else:
-            self._must(self._context.execute_async_v3(int(self._stream)), "execute")
+    def _bound(self, number: int, shape: Shape, *, recorded: bool) -> BoundContext:
+        return BoundContext(
+            self._trt,
+            self._engine,
+            self._cuda,
+            self._stream,
+            number,
+            shape,
+            self._activations,
+            self._addresses,
+            recorded=recorded,
+        )
 
-    def _recorded(self) -> Any:  # noqa: ANN401  # opaque
-        """The work of one run as a graph; None where it cannot be one, and runs go on without."""
-        self._cuda.synchronize(self._stream)
-        taken = False
-        self._cuda.begin_capture(self._stream)
-        try:
-            taken = self._context.execute_async_v3(int(self._stream))
-        finally:
-            graph = self._cuda.end_capture(self._stream)
-        if taken and graph is not None:
-            return graph
-        if graph is not None:
-            self._cuda.destroy_graph(graph)
-        _log.warning("no CUDA graph: %s", self._trt.errors() or "no reason given")
-        return None
+    def _allocate(self, held: ExitStack) -> None:
+        """Memory for every tensor at its largest, on the device and on the host."""
+        needed: dict[str, int] = {}
+        for number, (_, _, most) in enumerate(self._profiles):
+            probe = BoundContext(
+                self._trt, self._engine, self._cuda, self._stream, number, most, self._activations, {}, recorded=False
+            )
+            for tensor in (*self._engine.inputs, *self._engine.outputs):
+                size = math.prod(probe.shape_of(tensor.name))
+                needed[tensor.name] = max(needed.get(tensor.name, 0), size)
+            probe.close()
+        for tensor in (*self._engine.inputs, *self._engine.outputs):
+            kind = np.uint8 if tensor in self._engine.inputs else np.float32
+            self._host[tensor.name] = np.empty(needed[tensor.name], kind)
+            self._addresses[tensor.name] = self._cuda.alloc(self._host[tensor.name].nbytes)
+            held.callback(self._cuda.free, self._addresses[tensor.name])
 
-    def _forget_graph(self) -> None:
-        graph, self._graph = self._graph, None
-        if graph is not None:
-            self._cuda.destroy_graph(graph)
+    def _run_batch(self, context: BoundContext, pictures: U8Array) -> tuple[F32Array, ...]:
+        """Run at most as many pictures as the shape of the context has; fewer are padded."""
+        note_rows(context.shape[0])
+        name = self._engine.inputs[0].name
+        with part(HOST):
+            view = self._host[name][: math.prod(context.shape)].reshape(context.shape)
+            view[: len(pictures)] = pictures
+            view[len(pictures) :] = 0
+        with part(COMPUTE):  # copies included: they are queued, and end with it
+            self._cuda.copy_in(self._addresses[name], view.ctypes.data, view.nbytes, self._stream)
+            context.execute()
+            results = []
+            for output in self._engine.outputs:
+                shape = context.shape_of(output.name)
+                rows = self._host[output.name][: math.prod(shape)].reshape(shape)
+                self._cuda.copy_out(rows.ctypes.data, self._addresses[output.name], rows.nbytes, self._stream)
+                results.append(rows)
+            self._cuda.synchronize(self._stream)
+        with part(HOST):
+            return tuple(rows[: len(pictures)].copy() for rows in results)
 
-    def _must(self, answer: bool, what: str) -> None:
-        if not answer:
-            raise InferenceError(f"TensorRT does not {what}: {self._trt.errors() or 'no reason given'}")
+    def _drop_all(self) -> None:
+        while self._contexts:
+            self._contexts.popitem()[1].close()

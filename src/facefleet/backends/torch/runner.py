@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from facefleet.backends.base import InputContract, Runner, RunnerOptions
+from facefleet.backends.buckets import BUCKETS, cut
 from facefleet.backends.faults import device_error
 from facefleet.backends.timing import COMPUTE, HOST, TRANSFER_IN, TRANSFER_OUT, WAIT, active, note, note_rows, part
 from facefleet.backends.torch.bound import BoundNetwork
@@ -33,10 +34,9 @@ from facefleet.types import F32Array, U8Array
 if TYPE_CHECKING:
     from facefleet.backends.torch.fused.network import FusedNetwork
 
+__all__ = ["BUCKETS", "PictureNetwork", "TorchRunner"]
 _log = logging.getLogger(__name__)
-BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Batch sizes that are compiled; others are padded up."""
-_CACHE = "compile-cache.bin"
+_CACHE, _NETWORK = "compile-cache.bin", "network.onnx"
 
 
 class PictureNetwork(torch.nn.Module):
@@ -81,7 +81,7 @@ class TorchRunner(Runner):
         if self._device.type == "cuda" and self.options.precision == "fp32":  # as it says, not TF32's ten bits
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         try:
-            proto = onnx.load(self.model)
+            proto = onnx.load(self._graph_file())
         except Exception as error:  # protobuf's exceptions share no base class
             raise BackendError(f"torch refuses {self.model.name}: not an ONNX file ({type(error).__name__})") from error
         self._names = tuple(value.name for value in proto.graph.output)
@@ -93,16 +93,26 @@ class TorchRunner(Runner):
         self._depthwise = any(_groups(node) > 1 for node in proto.graph.node)
         if self._fused is None:
             self._module = self._on_device()
-        if self._device.type == "cuda":
+        if self._device.type == "cuda" and not self.options.eager:
             for height, width in self.options.warm:
                 for bucket in reversed(self._buckets()):  # the largest first: what follows fits into its memory
                     self._slots(bucket, height, width)
         else:
             torch.set_num_threads(max(1, self.options.threads))
 
+    def _graph_file(self) -> Path:
+        """The graph of the engine, which may have been lowered layer by layer; else the one that was given."""
+        saved = self.model if self.options.engine is None else self.options.engine / _NETWORK
+        return saved if saved.is_file() else self.model
+
     def _recognized(self, network: torch.fx.GraphModule) -> FusedNetwork | None:
         """The network as fused convolutions, if it is of that kind and asked for in fp16 on a CUDA device."""
-        if self._device.type != "cuda" or self.options.precision != "fp16" or not self.options.warm:
+        if (
+            self._device.type != "cuda"
+            or self.options.precision != "fp16"
+            or not self.options.warm
+            or self.options.eager
+        ):
             return None
         if importlib.util.find_spec("triton") is None:
             _log.warning("triton is not installed: %s runs through the general path", self.model.name)
@@ -148,22 +158,26 @@ class TorchRunner(Runner):
             torch.cuda.empty_cache()
 
     def _buckets(self) -> list[int]:
-        return [bucket for bucket in BUCKETS if bucket <= self.options.max_batch]
+        """Those inside a profile, where there are any."""
+        spans = [(least[0], most[0]) for least, _, most in self.options.profiles]
+        inside = [bucket for bucket in BUCKETS if any(low <= bucket <= high for low, high in spans)]
+        return inside or [bucket for bucket in BUCKETS if bucket <= self.options.max_batch]
 
     def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
-        largest = self._buckets()[-1]
-        parts = [self._run_part(pictures[start : start + largest]) for start in range(0, len(pictures), largest)]
+        parts, start = [], 0
+        for count, bucket in cut(len(pictures), self._buckets()):
+            parts.append(self._run_part(pictures[start : start + count], bucket))
+            start += count
         return parts[0] if len(parts) == 1 else tuple(np.concatenate(outputs) for outputs in zip(*parts, strict=True))
 
-    def _run_part(self, pictures: U8Array) -> tuple[F32Array, ...]:
-        count, height, width = pictures.shape[:3]
-        bucket = next(size for size in self._buckets() if size >= count)
+    def _run_part(self, pictures: U8Array, bucket: int) -> tuple[F32Array, ...]:
+        height, width = pictures.shape[1:3]
         with torch_errors(self.model.name):
-            if self._device.type != "cuda":
+            if self._device.type != "cuda" or self.options.eager:
                 assert self._module is not None
                 with part(COMPUTE), torch.inference_mode():
-                    outputs = self._module(torch.from_numpy(pictures))
-                return tuple(output.numpy() for output in outputs)
+                    outputs = self._module(torch.from_numpy(pictures).to(self._device))
+                return tuple(output.cpu().numpy() for output in outputs)
             slots = self._slots(bucket, height, width)
             with part(WAIT):
                 slot = slots.get()
@@ -223,7 +237,7 @@ class TorchRunner(Runner):
     def _save_impl(self, folder: Path) -> None:
         import shutil
 
-        shutil.copyfile(self.model, folder / "network.onnx")
+        shutil.copyfile(self._graph_file(), folder / _NETWORK)
         if self._fused is not None:
             self._fused.save(folder)
         if self._compiled is not None and self.options.compiling != "none":

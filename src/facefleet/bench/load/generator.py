@@ -152,9 +152,12 @@ class Generator:
 
     def _give(self, flight: _Flight) -> None:
         """To a free connection, to a new one, or to the queue."""
-        if self._idle:
-            self._send(self._idle.pop(), flight)
-            return
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.open:
+                self._send(connection, flight)
+                return
+            self._all.discard(connection)  # servers close what was idle for long
         self._queue.append(flight)
         if len(self._all) + self._opening < self._most and self._opening < len(self._queue):
             self._opening += 1

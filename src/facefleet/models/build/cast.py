@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from facefleet.errors import GraphError
-from facefleet.models.build.graph import constants, prune, replace_nodes
+from facefleet.models.build.graph import bf16_bits, constants, prune, replace_nodes
 
 _TYPES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 _LARGEST = {"fp16": 65504.0, "bf16": 3.38e38}
@@ -134,10 +134,8 @@ class _Caster:
         if self._precision == "fp16":
             self._graph.initializer.append(numpy_helper.from_array(value.astype(np.float16), name))
             return
-        bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # to the nearest, ties to even
         self._graph.initializer.append(
-            helper.make_tensor(name, TensorProto.BFLOAT16, value.shape, rounded.tobytes(), raw=True)
+            helper.make_tensor(name, TensorProto.BFLOAT16, value.shape, bf16_bits(value).tobytes(), raw=True)
         )
 
 

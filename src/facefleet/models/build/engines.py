@@ -27,7 +27,7 @@ from facefleet.models.prepare import CHUNK
 from facefleet.packs.fetch import digest, locked, sync_folder
 
 _log = logging.getLogger(__name__)
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class EngineSpec:
         contract: How pictures become its input.
         backend: Key of `facefleet.backends.BACKENDS`.
         precision: ``fp32``, ``bf16``, ``fp16`` or ``int8``; the last is in the graph already.
-        profile: The inputs it is built for.
+        profiles: The inputs it is built for.
         device: ``cpu`` or ``cuda[:N]``.
         mode: Whether every thread works on a picture of its own, or all on one.
-        fp32_convolutions: See `RunnerOptions`.
+        fp32_layers: Layers that stay in fp32 in a lower precision, by name.
         source: The float graph that `model` was made from by `variant`; `model` itself by default.
         variant: How: everything that steers it, as plain values.
         pools: Memory pool -> bytes, for TensorRT.
@@ -57,10 +57,10 @@ class EngineSpec:
     contract: InputContract
     backend: str
     precision: Literal["fp32", "bf16", "fp16", "int8"]
-    profile: Profile
+    profiles: tuple[Profile, ...]
     device: str = "cpu"
     mode: Literal["throughput", "latency"] = "throughput"
-    fp32_convolutions: int = 0
+    fp32_layers: tuple[str, ...] = ()
     source: Path | None = None
     variant: dict[str, Any] = field(default_factory=dict)
     pools: dict[str, int] = field(default_factory=dict)
@@ -77,9 +77,9 @@ class EngineSpec:
             "runtime": runtime_version(self.backend),
             "device": device_facts(self.device),
             "precision": self.precision,
-            "profile": self.profile.to_json(),
+            "profiles": [profile.to_json() for profile in self.profiles],
             "mode": self.mode,
-            "fp32_convolutions": self.fp32_convolutions,
+            "fp32_layers": list(self.fp32_layers),
             "pools": self.pools,
             "hardware_compatible": self.hardware_compatible,
         }
@@ -91,20 +91,20 @@ class EngineSpec:
             threads: Processor threads.
             engine: Folder of the engine; None compiles.
         """
-        height, width = self.profile.height, self.profile.width
-        free = height.min != height.max or width.min != width.max
+        free = any(span.min != span.max for each in self.profiles for span in (each.height, each.width))
+        sizes = dict.fromkeys((each.height.opt, each.width.opt) for each in self.profiles)
         return RunnerOptions(
             device=self.device,
             precision="fp32" if self.precision == "int8" else self.precision,
             instances=threads if self.mode == "throughput" and self.device == "cpu" else 1,
             threads=threads,
-            warm=((height.opt, width.opt), *((ANY_SIZE,) if free else ())),
+            warm=(*sizes, *((ANY_SIZE,) if free else ())),
             chunk=CHUNK if self.role == "embedder" else 1,
+            fp32_layers=frozenset(self.fp32_layers),
             compiling="tune" if self.role == "embedder" else "fuse",  # as it is opened
-            fp32_convolutions=self.fp32_convolutions,
             engine=engine,
-            max_batch=self.profile.batch.max,
-            profile=tuple((n, rows, columns, 3) for n, _, rows, columns in self.profile.shapes()),
+            max_batch=max(each.batch.max for each in self.profiles),
+            profiles=tuple(each.pictures() for each in self.profiles),
             pools=self.pools,
             hardware_compatible=self.hardware_compatible,
         )
@@ -148,6 +148,8 @@ class Engine:
         """What has changed on this machine since it was built: runtime or device; empty if it can be used."""
         backend = self.facts["backend"]
         found = []
+        if self.facts["format"] != _FORMAT:
+            found.append("it was built by an older version")
         if (now := runtime_version(backend)) != self.facts["runtime"]:
             found.append(f"runtime was {self.facts['runtime']}, is {now}")
         was = self.facts["device"]
@@ -176,23 +178,26 @@ class EngineStore:
     def match(
         self, spec: EngineSpec, *, sides: tuple[tuple[int, int], ...], progress: Callable[[str], None] = _log.warning
     ) -> Engine | None:
-        """An engine that can stand in for `spec` whatever profile, mode and calibration it was built with.
+        """An engine that can stand in for `spec` whatever profiles, mode, recipe and calibration it was built with.
 
         Args:
-            spec: Model, contract, backend, precision and device that are needed; its profile is not looked at.
+            spec: Model, contract, backend, precision and device that are needed; its profiles are not looked at.
             sides: Heights and widths that it has to take.
             progress: Told why an engine of the same model does not fit.
         """
         wanted = spec.facts()
         for engine in self.engines():
             facts = engine.facts
-            if any(facts[key] != wanted[key] for key in ("onnx_sha256", "contract", "backend", "precision")):
+            same = ("format", "onnx_sha256", "contract", "backend", "precision")
+            if any(facts.get(key) != wanted[key] for key in same):
                 continue
-            profile = Profile.from_json(facts["profile"])
+            profiles = [Profile.from_json(each) for each in facts["profiles"]]
             reasons = engine.stale()
-            if facts["fp32_convolutions"] != wanted["fp32_convolutions"]:
-                reasons.append("other layers are in fp32")
-            reasons += [f"its profile does not take {h} x {w}" for h, w in sides if not profile.admits((1, h, w))]
+            reasons += [
+                f"its profile does not take {h} x {w}"
+                for h, w in sides
+                if not any(h in each.height and w in each.width for each in profiles)
+            ]
             if not reasons:
                 return engine
             progress(f"{engine.folder.name} does not fit and is not used: {'; '.join(reasons)}")

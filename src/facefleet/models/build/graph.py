@@ -107,3 +107,9 @@ def dims(value: Any) -> list[int | str]:  # noqa: ANN401  # a ValueInfoProto
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else (dim.dim_param or "?")
         for dim in value.type.tensor_type.shape.dim
     ]
+
+
+def bf16_bits(value: Array) -> NDArray[np.uint16]:
+    """The nearest bf16 numbers as bits, ties to even; same shape as `value`, which is float32."""
+    bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
+    return np.asarray(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))

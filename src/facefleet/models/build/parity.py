@@ -183,6 +183,20 @@ def compare(
     )
 
 
+def together(reports: Sequence[ParityReport]) -> ParityReport:
+    """Reports of one engine on several sets of pictures as one."""
+    first = reports[0]
+    return ParityReport(
+        passed=all(each.passed for each in reports),
+        precision=first.precision,
+        pictures=sum(each.pictures for each in reports),
+        source=first.source,
+        batches=tuple(sorted({size for each in reports for size in each.batches})),
+        comparisons=tuple(row for each in reports for row in each.comparisons),
+        refusals=tuple(row for each in reports for row in each.refusals),
+    )
+
+
 class _Gate:
     """Collects what is seen; `reference` has the rows of every picture for every output."""
 

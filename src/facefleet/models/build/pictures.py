@@ -16,7 +16,7 @@ import numpy as np
 from facefleet.backends import InputContract
 from facefleet.decode import Decoder
 from facefleet.errors import ConfigError, InputError, SourceError
-from facefleet.models.build.search import Pairs
+from facefleet.models.build.judge import Pairs
 from facefleet.models.detectors import Detector, Selection, settle
 from facefleet.models.drawn import drawn_chips, drawn_scene
 from facefleet.ops import alignment_matrices, letterbox, plan_letterbox, warp_chips

@@ -29,25 +29,25 @@ def plot_search(result: SearchResult, path: Path) -> Path | None:
         points = [point for point in result.points if point.holds is holds]
         axes.scatter(
             [base / point.milliseconds for point in points],
-            [1 - point.cosine_mean for point in points],
+            [point.loss for point in points],
             c=color,
             label=label,
         )
     chosen = result.chosen
     axes.scatter(
         [base / chosen.milliseconds],
-        [1 - chosen.cosine_mean],
+        [chosen.loss],
         s=160,
         facecolors="none",
         edgecolors="black",
         label=f"chosen: {len(chosen.high)} of {len(result.layers)} layers in fp32",
     )
     axes.set_xlabel("times as fast as fp32")
-    axes.set_ylabel("loss of mean cosine")
+    axes.set_ylabel("loss of mean cosine" if result.role == "embedder" else "mean error of boxes and landmarks")
     axes.set_yscale("symlog", linthresh=1e-4)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
-    axes.set_title(f"{result.low} against fp32")
+    axes.set_title(f"{result.role}: {result.low} against fp32")
     figure.savefig(path, dpi=120)
     return path

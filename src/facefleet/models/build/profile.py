@@ -5,13 +5,14 @@ Owns their rules and the estimate of the memory they take. Pure; reads graphs, r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, helper, shape_inference
 
+from facefleet.backends.base import ProfileShapes
 from facefleet.errors import ProfileError
 from facefleet.models.build.graph import dims
 
@@ -71,12 +72,19 @@ class Profile:
             if span.min < 1 or span.max > most:
                 raise ProfileError(f"profile: {name} {span} is out of bounds", hint=f"use 1 to {most}")
 
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
+    def shapes(self) -> ProfileShapes:
         """(min, opt, max) NCHW shapes."""
-        return tuple(
-            (getattr(self.batch, which), 3, getattr(self.height, which), getattr(self.width, which))
-            for which in ("min", "opt", "max")
+        height, width = self.height, self.width
+        return (
+            (self.batch.min, 3, height.min, width.min),
+            (self.batch.opt, 3, height.opt, width.opt),
+            (self.batch.max, 3, height.max, width.max),
         )
+
+    def pictures(self) -> ProfileShapes:
+        """(min, opt, max) NHWC shapes of uint8 pictures."""
+        least, usual, most = ((n, height, width, 3) for n, _, height, width in self.shapes())
+        return least, usual, most
 
     def admits(self, shape: tuple[int, int, int]) -> bool:
         """Whether (batch, height, width) lies inside."""
@@ -116,6 +124,54 @@ def parse_span(text: str, *, what: str) -> Span:
     if len(numbers) == 3:
         return Span(numbers[0], numbers[1], numbers[2])
     raise ProfileError(f"{what} {text!r}", hint="write 640, 320..1280, or min..opt..max as 320..640..1280")
+
+
+def parse_sizes(text: str, *, what: str) -> tuple[Span, Span]:
+    """Height and width as people write them: ``320..1280`` for both, or ``480x640``, each as `parse_span` reads it.
+
+    Raises:
+        ProfileError: It is written otherwise.
+    """
+    height, separator, width = text.partition("x")
+    return parse_span(height, what=f"{what}: height"), parse_span(width if separator else height, what=f"{what}: width")
+
+
+def parse_profile(text: str, sizes: tuple[Span, Span]) -> Profile:
+    """A profile as people write it: ``MIN:OPT:MAX`` batches, and ``@SIZE`` where it has sizes of its own.
+
+    Args:
+        text: E.g. ``1:8:16`` or ``32:64:64@640``.
+        sizes: Height and width where it says none.
+
+    Raises:
+        ProfileError: It is written otherwise, or contradicts itself.
+    """
+    batches, _, size = text.partition("@")
+    try:
+        least, usual, most = (int(number) for number in batches.split(":"))
+    except ValueError:
+        raise ProfileError(f"--profile {text!r}", hint="write MIN:OPT:MAX, e.g. 1:8:16 or 32:64:64@640") from None
+    try:
+        return Profile(Span(least, usual, most), *(parse_sizes(size, what="size") if size else sizes))
+    except ProfileError as error:
+        raise ProfileError(f"--profile {text!r}: {error.message}", hint=error.hint) from None
+
+
+def check_profiles(model: ModelProto, profiles: Sequence[Profile], *, stride: int = 1) -> None:
+    """Hold profiles against a graph; as `check_profile`, and every one must be another.
+
+    Raises:
+        ProfileError: As `check_profile`; of several it says which.
+    """
+    for number, profile in enumerate(profiles):
+        try:
+            check_profile(model, profile, stride=stride)
+            if profile in profiles[:number]:
+                raise ProfileError(f"profile: it is the same as number {profiles.index(profile)}", hint="give it once")
+        except ProfileError as error:
+            if len(profiles) == 1:
+                raise
+            raise ProfileError(f"number {number}, {error.message}", hint=error.hint) from None
 
 
 def check_profile(model: ModelProto, profile: Profile, *, stride: int = 1) -> None:

@@ -1,10 +1,12 @@
 """A detector: prepared pictures in, faces in the frame of the original out.
 
-Owns one open runner and the head that reads its outputs. Stateless between calls; safe in any thread.
+Owns one open runner, for a lower precision a second one in fp32, and the head that reads their outputs. Stateless
+between calls; safe in any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -49,6 +51,8 @@ class Detector:
         runner: A prepared network: free batch, height and width; every output (n, cells, c).
         spec: What the manifest says of it.
         one_scale: Whether both axes are mapped by the scale of the height, as insightface does.
+        exact: The same network in fp32, which is asked about inputs that `runner` is not sure of.
+        recheck: Not sure is a face with a score below this.
 
     Attributes:
         runner: As given.
@@ -56,27 +60,44 @@ class Detector:
         outputs: Names and last dimensions of the network's outputs; known once opened.
     """
 
-    def __init__(self, runner: Runner, spec: DetectorSpec, *, one_scale: bool = False) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        spec: DetectorSpec,
+        *,
+        one_scale: bool = False,
+        exact: Runner | None = None,
+        recheck: float = 0.0,
+    ) -> None:
         self.runner = runner
         self.spec = spec
         self._one_scale = one_scale
+        self._exact, self._recheck = exact, recheck
         self.outputs: list[tuple[str, int]] = []
         self._head: DetectorHead | None = None
 
     def __enter__(self) -> Self:
-        self.runner.open()
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(self.runner)
+            if self._exact is not None:
+                opened.enter_context(self._exact)
+            self._probe()
+            self._opened = opened.pop_all()
+        return self
+
+    def _probe(self) -> None:
+        """Run every size that has a plan once, and read what the outputs are."""
         for height, width in (self.warm_size, *self.runner.options.warm[1:]):
             outputs = self.runner.run(np.zeros((1, height, width, 3), np.uint8))
         names = self.runner.output_names
         widths = [output.shape[-1] for output in outputs]
         self.outputs = list(zip(names, widths, strict=True))
         self._head = create_head(self.spec.family, self.outputs)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.runner.close()
+        self._opened.close()
 
     @property
     def warm_size(self) -> tuple[int, int]:
@@ -104,10 +125,28 @@ class Detector:
         Raises:
             BackendError: The run failed or returned something that cannot be an answer.
         """
+        found = self._candidates(self.runner, inputs, threshold)
+        if self._exact is not None:
+            unsure = [row for row, candidates in enumerate(found) if self._unsure(candidates)]
+            if unsure:
+                again = self._candidates(self._exact, inputs[unsure], threshold)
+                for row, candidates in zip(unsure, again, strict=True):
+                    found[row] = candidates
+        return found
+
+    def _candidates(self, runner: Runner, inputs: U8Array, threshold: float) -> list[Candidates]:
         assert self._head is not None, "used outside `with detector:`"
-        outputs = self.runner.run(inputs)
+        outputs = runner.run(inputs)
         height, width = inputs.shape[1:3]
         return [self._head.candidates(outputs, row, width, height, threshold) for row in range(len(inputs))]
+
+    def _unsure(self, found: Candidates) -> bool:
+        """Whether the best candidate of some face is below the score that needs no second look."""
+        if not (found.scores < self._recheck).any():
+            return False
+        sound = np.flatnonzero((found.boxes[:, 2:] > found.boxes[:, :2]).all(axis=1))
+        scores = found.scores[sound]
+        return bool((scores[nms(found.boxes[sound], scores, self.spec.nms)] < self._recheck).any())
 
 
 def settle(parts: Sequence[tuple[Letterbox, Candidates]], width: int, height: int, select: Selection) -> Detections:

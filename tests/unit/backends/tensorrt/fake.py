@@ -29,6 +29,12 @@ class FakeGraph:
     state: int = 0
     alive: bool = True
 
+    def check(self):
+        if not self.alive:
+            raise BrokenRuleError("a graph was destroyed")
+        if self.context.state != self.state:
+            raise BrokenRuleError("a graph whose context was changed after it was captured")
+
 
 @dataclass
 class FakeCuda:
@@ -43,6 +49,7 @@ class FakeCuda:
     made: int = 0
     limit: int = 1 << 40
     recordable: bool = True
+    users: dict[int, int] = field(default_factory=dict)
     thread: threading.local = field(default_factory=threading.local)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -60,7 +67,7 @@ class FakeCuda:
         if sum(each.nbytes for each in self.memory.values()) + size > self.limit:
             raise OutOfMemoryError("the device has no memory left")
         self.allocations += 1
-        address = 1000 + 10_000_000 * self.allocations
+        address = 1024 + 10_240_000 * self.allocations
         self.memory[address] = np.zeros(size, np.uint8)
         return address
 
@@ -116,10 +123,7 @@ class FakeCuda:
 
     def launch(self, graph, stream):
         self._check(stream)
-        if not graph.alive:
-            raise BrokenRuleError("a graph was destroyed")
-        if graph.context.state != graph.state:
-            raise BrokenRuleError("a graph whose context was changed after it was captured")
+        graph.check()
         self.launched += 1
         for work in graph.work:
             work()
@@ -161,8 +165,9 @@ class FakeEngine:
         self.reads, self.answers, self.missing = reads, answers, missing
         self.num_optimization_profiles = len(profiles)
         self.num_io_tensors = 3
-        self.taken: set[int] = set()
-        self.contexts = 0
+        self.contexts = []
+        self.strategies = []
+        self.rtx_graphs = []
 
     def get_tensor_name(self, index):
         return ("pictures", "sums", "pixels")[index]
@@ -180,17 +185,37 @@ class FakeEngine:
         assert name == "pictures"
         return self.profiles[profile]
 
-    def create_execution_context(self):
+    def get_device_memory_size_for_profile_v2(self, profile):
+        return 512 * (profile + 1)
+
+    def create_runtime_config(self):
+        return FakeRuntimeConfig()
+
+    def create_execution_context(self, how):
         if self.refuse == "context":
             return None
-        self.contexts += 1
-        return FakeContext(self)
+        if isinstance(how, FakeRuntimeConfig):
+            self.rtx_graphs.append(how.cuda_graph_strategy)
+            how = how.strategy
+        self.strategies.append(how)
+        self.contexts.append(FakeContext(self))
+        return self.contexts[-1]
+
+
+class FakeRuntimeConfig:
+    """How a context of TensorRT-RTX is made."""
+
+    strategy, cuda_graph_strategy = "static", "disabled"
+
+    def set_execution_context_allocation_strategy(self, strategy):
+        self.strategy = strategy
 
 
 class FakeContext:
     def __init__(self, engine):
         self.engine, self.profile, self.shape = engine, None, None
         self.addresses: dict[str, int] = {}
+        self.memory: tuple[int, int] | None = None
         self.state = 0  # counts what was changed: a graph is bound to it
         self.settled = False
         self.profiler = None
@@ -199,11 +224,14 @@ class FakeContext:
         self.state += 1
         self.settled = False
 
+    def set_device_memory(self, address, size):
+        if self.engine.cuda.memory.get(address, np.zeros(0)).nbytes < size or address % 256:
+            raise BrokenRuleError("activation memory that was not allocated")
+        self.memory = address, size
+        self._changed()
+
     def set_optimization_profile_async(self, profile, stream):
         self.engine.cuda._check(stream)
-        if profile in self.engine.taken:
-            raise BrokenRuleError(f"two contexts on profile {profile}")
-        self.engine.taken.add(profile)
         self.profile = profile
         self._changed()
         return self.engine.refuse != "profile"
@@ -240,6 +268,10 @@ class FakeContext:
     def execute_async_v3(self, stream):
         if missing := {"pictures", "sums", "pixels"} - self.addresses.keys():
             raise BrokenRuleError(f"executed before {missing} have addresses")
+        if self.memory is None:
+            raise BrokenRuleError("a context without memory of its own, and none was given to it")
+        if self.memory[1] < self.engine.get_device_memory_size_for_profile_v2(self.profile):
+            raise BrokenRuleError("less activation memory than the profile needs")
         recorded = stream in self.engine.cuda.recording
         if self.profiler is not None:
             if recorded:
@@ -249,8 +281,13 @@ class FakeContext:
         if self.engine.refuse == "execute" or (self.engine.refuse == "recording" and recorded):
             return False
         shape, addresses, memory = self.shape, dict(self.addresses), self.engine.cuda.memory
+        activations, users = self.memory[0], self.engine.cuda.users
 
         def work():
+            if activations not in memory:
+                raise BrokenRuleError("activation memory was freed")
+            if users.setdefault(activations, stream) != stream:
+                raise BrokenRuleError("activation memory is used in two streams")
             if freed := [name for name, address in addresses.items() if address not in memory]:
                 raise BrokenRuleError(f"memory of {freed} was freed")
             count = int(np.prod(shape))
@@ -264,7 +301,7 @@ class FakeContext:
         return True
 
 
-def fake_binding(engine) -> Binding:
+def fake_binding(engine, *, rtx=False) -> Binding:
     """A binding whose runtime gives `engine`, whatever the plan."""
     logger = SimpleNamespace(kept=deque())
 
@@ -277,6 +314,8 @@ def fake_binding(engine) -> Binding:
     module = SimpleNamespace(
         IProfiler=object,
         TensorIOMode=SimpleNamespace(INPUT="in", OUTPUT="out"),
+        ExecutionContextAllocationStrategy=SimpleNamespace(STATIC="static", USER_MANAGED="user"),
+        CudaGraphStrategy=SimpleNamespace(DISABLED="disabled", WHOLE_GRAPH_CAPTURE="whole"),
         Runtime=lambda logger: SimpleNamespace(deserialize_cuda_engine=deserialize),
     )
-    return Binding(module, False, "0.fake", logger)
+    return Binding(module, rtx, "0.fake", logger)

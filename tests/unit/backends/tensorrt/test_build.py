@@ -93,6 +93,27 @@ class TestRealBuilder:
         plan = build_plan(path, options(batches(1, 8, 16), pools={"workspace": 1 << 28}, detailed=True), binding)
         assert len(plan) > 10_000
 
+    def test_several_profiles_in_one_plan(self, binding, tmp_path):
+        profiles = (batches(1, 8, 16), batches(32, 64, 64))
+        wanted = TensorRtOptions(profiles=profiles, compute_capabilities=TARGETS, level=0)
+        path = self.network(tmp_path / "m.onnx")
+        assert build_plan(path, wanted, binding)
+        wrong = TensorRtOptions(profiles=(profiles[0], batches(8, 4, 16)), compute_capabilities=TARGETS)
+        with pytest.raises(ProfileError, match="profile 1: dimension 0 of images has min 8, opt 4"):
+            build_plan(path, wrong, binding)
+
+    def test_what_execution_asks_for_is_there(self, binding):
+        """Names only: no device runs it here."""
+        trt = binding.module
+        assert trt.ExecutionContextAllocationStrategy.USER_MANAGED is not None
+        assert trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE != trt.CudaGraphStrategy.DISABLED
+        for kind, names in (
+            (trt.ICudaEngine, ("get_device_memory_size_for_profile_v2", "create_runtime_config")),
+            (trt.IExecutionContext, ("set_device_memory", "set_optimization_profile_async", "execute_async_v3")),
+            (trt.IRuntimeConfig, ("set_execution_context_allocation_strategy", "cuda_graph_strategy")),
+        ):
+            assert all(hasattr(kind, name) for name in names)
+
     def test_bytes(self, binding, tmp_path):
         path = self.network(tmp_path / "m.onnx")
         assert build_plan(path.read_bytes(), options(batches(1, 2, 4), level=0), binding)

@@ -28,14 +28,29 @@ def cuda():
     return made
 
 
-def runner(tmp_path, cuda, *, instances=1, profiles=1, refuse=None, plan=b"plan", least=None, device="cuda", **more):
+def runner(
+    tmp_path,
+    cuda,
+    *,
+    instances=1,
+    profiles=(PROFILE,),
+    refuse=None,
+    plan=b"plan",
+    device="cuda",
+    rtx=False,
+    graphs=True,
+    **more,
+):
     (tmp_path / "network.plan").write_bytes(plan)
-    options = RunnerOptions(device=device, instances=instances, engine=tmp_path)
+    options = RunnerOptions(device=device, instances=instances, engine=tmp_path, cuda_graphs=graphs)
     made = TensorRtRunner(tmp_path / "net.onnx", CONTRACT, options)
     made.cuda = cuda
-    profile = PROFILE if least is None else ((least, *PROFILE[0][1:]), *PROFILE[1:])
-    made.binding = fake_binding(FakeEngine(cuda, [profile] * profiles, refuse, **more))
+    made.binding = fake_binding(FakeEngine(cuda, list(profiles), refuse, **more), rtx=rtx)
     return made
+
+
+def engine_of(made):
+    return made.binding.module.Runtime(None).deserialize_cuda_engine(b"plan")
 
 
 def right(answer, given):
@@ -59,32 +74,95 @@ def test_a_batch_above_the_largest_is_split(tmp_path, cuda):
 
 
 def test_a_batch_below_the_least_is_padded(tmp_path, cuda):
-    with runner(tmp_path, cuda, least=2) as made:
+    with runner(tmp_path, cuda, profiles=(((2, 4, 4, 3), *PROFILE[1:]),)) as made:
         given = pictures(1)
         right(made.run(given), given)
 
 
-def test_the_second_run_in_a_row_is_recorded(tmp_path, cuda):
+def test_every_bucket_has_a_graph_of_its_own(tmp_path, cuda):
+    """Captured at the second run of a shape, and good for ever: other shapes have other contexts."""
     with runner(tmp_path, cuda) as made:
-        for expected in (0, 1, 2):
-            given = pictures(3)
+        assert [context.shape[0] for context in engine_of(made).contexts[1:]] == [4, 2, 1], "warmed, the largest first"
+        assert cuda.launched == 0
+        for launched, count in enumerate((3, 1, 2, 4, 1, 3), start=1):  # 3 is padded to 4
+            given = pictures(count, 6, 6)
             right(made.run(given), given)
-            assert cuda.launched == expected
-        assert len(cuda.graphs) == 1
-
-
-def test_a_graph_ends_with_its_shape(tmp_path, cuda):
-    """Replaying it after the context took another shape is undefined; the fake says so."""
-    with runner(tmp_path, cuda) as made:
-        for count in (3, 3, 1, 3, 3, 3):
-            given = pictures(count)
-            right(made.run(given), given)
-        assert (cuda.launched, len(cuda.graphs)) == (3, 2)
-        assert [graph.alive for graph in cuda.graphs] == [False, True]
-        for count in (1, 2) * 20:
-            made.run(pictures(count))
-        assert len(cuda.graphs) == 2, "shapes that alternate are not recorded"
+            assert cuda.launched == launched
+        assert len(cuda.graphs) == 3
+        assert all(graph.alive for graph in cuda.graphs)
+        assert set(engine_of(made).strategies) == {"user"}, "contexts share their memory"
     assert cuda.empty
+
+
+def test_shapes_that_come_and_go(tmp_path, cuda):
+    """Contexts are kept for so many shapes only."""
+    profile = ((1, 4, 4, 3), (1, 4, 4, 3), (1, 16, 16, 3))
+    with runner(tmp_path, cuda, profiles=(profile,)) as made:
+        for _ in range(2):
+            for height in range(4, 17):
+                for width in (4, 9, 16):
+                    given = pictures(1, height, width)
+                    right(made.run(given), given)
+        alive = sum(graph.alive for graph in cuda.graphs)
+        assert alive <= 32
+        assert len(made._slots.get()._contexts) == 32
+    assert cuda.empty
+
+
+SEVERAL = (
+    ((1, 4, 4, 3), (2, 6, 6, 3), (4, 8, 8, 3)),
+    ((16, 6, 6, 3), (32, 6, 6, 3), (32, 6, 6, 3)),
+    ((1, 10, 10, 3), (1, 12, 12, 3), (1, 12, 12, 3)),
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "side", "runs"),
+    [
+        (1, 6, [(0, 1)]),
+        (3, 6, [(0, 4)]),
+        (5, 6, [(0, 4), (0, 1)]),  # padding to 16 would be more than double
+        (9, 6, [(1, 16)]),
+        (20, 6, [(1, 32)]),
+        (35, 6, [(1, 32), (0, 4)]),
+        (20, 5, [(0, 4)] * 5),
+        (2, 11, [(2, 1), (2, 1)]),
+    ],
+)
+def test_several_profiles_in_one_engine(tmp_path, cuda, monkeypatch, count, side, runs):
+    from facefleet.backends.tensorrt.slot import Slot
+
+    seen = []
+    run_batch = Slot._run_batch
+
+    def spy(self, context, part):
+        seen.append((context._context.profile, context.shape[0]))
+        return run_batch(self, context, part)
+
+    with runner(tmp_path, cuda, profiles=SEVERAL) as made:
+        monkeypatch.setattr(Slot, "_run_batch", spy)
+        for _ in range(3):
+            seen.clear()
+            given = pictures(count, side, side)
+            right(made.run(given), given)
+            assert seen == runs
+    assert cuda.empty
+
+
+def test_rtx_captures_by_itself(tmp_path, cuda):
+    with runner(tmp_path, cuda, rtx=True) as made:
+        for _ in range(3):
+            given = pictures(2)
+            right(made.run(given), given)
+        assert set(engine_of(made).rtx_graphs[1:]) == {"whole"}
+    assert (cuda.launched, cuda.graphs) == (0, [])
+
+
+def test_no_graphs_where_none_are_wanted(tmp_path, cuda):
+    with runner(tmp_path, cuda, graphs=False) as made:
+        for _ in range(3):
+            made.run(pictures(2))
+    assert cuda.graphs == []
 
 
 @pytest.mark.parametrize("how", ["refused", "invalid"])
@@ -95,7 +173,7 @@ def test_what_cannot_be_recorded_runs_without(tmp_path, cuda, caplog, how):
             given = pictures(2)
             right(made.run(given), given)
     assert cuda.launched == 0
-    assert caplog.text.count("no CUDA graph") == 1
+    assert caplog.text.count("no CUDA graph for (2, 6, 5, 3)") == 1
     assert cuda.empty
 
 
@@ -107,10 +185,10 @@ def test_results_belong_to_the_caller(tmp_path, cuda):
         assert np.array_equal(first, kept)
 
 
-def test_instances_have_contexts_profiles_and_buffers_of_their_own(tmp_path, cuda):
+def test_instances_have_contexts_streams_and_buffers_of_their_own(tmp_path, cuda):
     wrong = []
-    with runner(tmp_path, cuda, instances=3, profiles=3) as made:
-        assert made.binding.module.Runtime(None).deserialize_cuda_engine(b"plan").contexts == 3
+    with runner(tmp_path, cuda, instances=3) as made:
+        assert len(cuda.streams) == 3
 
         def work():
             for _ in range(30):
@@ -127,16 +205,11 @@ def test_instances_have_contexts_profiles_and_buffers_of_their_own(tmp_path, cud
     assert cuda.empty
 
 
-def test_instances_need_a_profile_each(tmp_path, cuda):
-    with pytest.raises(BackendError, match="as many profiles as instances"):
-        runner(tmp_path, cuda, instances=2, profiles=1).open()
-
-
 @pytest.mark.parametrize(
     ("refuse", "words"),
     [
         ("context", "no execution context: kernel is missing"),
-        ("profile", "set the profile: kernel is missing"),
+        ("profile", "set profile 0: kernel is missing"),
         ("shape", "take the shape"),
         ("infer", "shapes contradict each other"),
         ("size", "depends on what is in the pictures"),
@@ -172,7 +245,7 @@ def test_what_it_is_not_for(tmp_path, cuda, more, words):
 
 def test_a_slot_is_good_after_a_run_that_failed(tmp_path, cuda):
     with runner(tmp_path, cuda) as made:
-        engine = made.binding.module.Runtime(None).deserialize_cuda_engine(b"plan")
+        engine = engine_of(made)
         made.run(pictures(2))
         engine.missing = ("mask",)
         with pytest.raises(InferenceError, match="mask"):
@@ -196,12 +269,20 @@ def test_any_thread_may_run_and_close(tmp_path, cuda):
 
 
 def test_every_answer_is_checked_when_it_runs(tmp_path, cuda):
-    with runner(tmp_path, cuda, refuse="execute") as made, pytest.raises(InferenceError, match="execute"):
-        made.run(pictures(1))
+    with pytest.raises(InferenceError, match="execute"):
+        runner(tmp_path, cuda, refuse="execute").open()  # it is warmed
+    with runner(tmp_path, cuda) as made:
+        engine_of(made).refuse = "execute"
+        with pytest.raises(InferenceError, match="execute"):
+            made.run(pictures(1, 4, 4))
+    assert cuda.empty
 
 
 def test_pictures_outside_of_the_profile(tmp_path, cuda):
-    with runner(tmp_path, cuda) as made, pytest.raises(InferenceError, match="outside of the profile"):
+    with (
+        runner(tmp_path, cuda) as made,
+        pytest.raises(InferenceError, match=r"16 x 8 are outside of every profile .*height 4 to 8 and width 4 to 8"),
+    ):
         made.run(pictures(1, 16, 8))
 
 
@@ -227,11 +308,11 @@ def test_a_plan_is_saved_and_needs_a_profile_to_be_built(tmp_path, cuda):
         unbuilt.open()
 
 
-@pytest.mark.parametrize("limit", [100, 800, 900])
+@pytest.mark.parametrize("limit", [100, 600, 2000])
 def test_no_memory(tmp_path, cuda, limit):
     cuda.limit = limit
     with pytest.raises(OutOfMemoryError):
-        runner(tmp_path, cuda, instances=2, profiles=2).open()
+        runner(tmp_path, cuda, instances=2).open()
     assert cuda.empty
 
 

@@ -22,12 +22,21 @@ from facefleet.models.build import engines as engines_module
 from facefleet.models.build.build import Wanted, build_engine
 from facefleet.models.build.engines import EngineSpec, EngineStore, key_of
 from facefleet.models.build.parity import ParityReport, Refusal
-from facefleet.models.build.profile import Profile, Span, check_profile, estimate_memory, parse_span
+from facefleet.models.build.profile import (
+    Profile,
+    Span,
+    check_profile,
+    check_profiles,
+    estimate_memory,
+    parse_profile,
+    parse_sizes,
+    parse_span,
+)
 from facefleet.models.build.trial import try_batches
 
 CONTRACT = InputContract("rgb", (127.5,) * 3, (127.5,) * 3)
 CHIP = Span(16, 16, 16)
-WANTED = Wanted(backend="onnxruntime", batch=Span(1, 2, 4), size=CHIP)
+WANTED = Wanted(backend="onnxruntime", profiles=(Profile(Span(1, 2, 4), CHIP, CHIP),))
 
 
 def network(path: Path, *, seed: int = 0, fixed_reshape: bool = False) -> Path:
@@ -68,7 +77,7 @@ def spec(tmp_path: Path) -> EngineSpec:
         contract=CONTRACT,
         backend="onnxruntime",
         precision="fp32",
-        profile=Profile(Span(1, 2, 4), CHIP, CHIP),
+        profiles=(Profile(Span(1, 2, 4), CHIP, CHIP),),
     )
 
 
@@ -91,14 +100,33 @@ def test_an_engine_answers_as_the_reference_and_is_found_again(spec, tmp_path, b
         assert runner.run(pictures)[0].shape == (3, 8)
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "torch"])
+def test_one_engine_of_several_profiles(spec, tmp_path, backend):
+    """The gate runs every profile's batches; gaps between profiles are no gaps in what runs."""
+    pytest.importorskip(backend, reason="needs its extra")
+    profiles = (Profile(Span(1, 2, 2), CHIP, CHIP), Profile(Span(16, 16, 32), CHIP, CHIP))
+    spec = replace(spec, backend=backend, profiles=profiles)
+    store = EngineStore(tmp_path / "engines")
+    built = build_engine(spec, replace(WANTED, backend=backend), store)
+    assert built.report is not None
+    assert built.report.batches == (1, 2, 16, 32)
+    assert len(built.memory) == 2
+    assert built.engine.facts["profiles"] == [each.to_json() for each in profiles]
+    pictures = np.random.default_rng(0).integers(0, 256, (70, 16, 16, 3)).astype(np.uint8)
+    with store.open(spec, built.engine, threads=1) as runner:
+        whole = runner.run(pictures)[0]
+        for count in (1, 3, 17, 33):
+            assert np.allclose(runner.run(pictures[:count])[0], whole[:count], atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"precision": "int8"},
         {"mode": "latency"},
         {"contract": InputContract("bgr", (127.5,) * 3, (127.5,) * 3)},
-        {"profile": Profile(Span(1, 2, 8), CHIP, CHIP)},
-        {"fp32_convolutions": 2},
+        {"profiles": (Profile(Span(1, 2, 8), CHIP, CHIP),)},
+        {"fp32_layers": ("conv1",)},
         {"backend": "openvino"},
     ],
 )
@@ -118,6 +146,18 @@ def test_another_model_runtime_or_device_is_another_engine(spec, tmp_path, monke
     assert "99" in second.stale()[0]
     assert build_engine(spec, WANTED, store).engine.key not in (first.key, second.key)
     assert len(store.prune()) == 2
+
+
+def test_engines_of_an_older_version_are_not_used(spec, tmp_path):
+    store = EngineStore(tmp_path / "engines")
+    engine = build_engine(spec, WANTED, store).engine
+    file = engine.folder / "engine.json"
+    content = json.loads(file.read_text())
+    content["facts"]["format"] = 1
+    del content["facts"]["profiles"]
+    file.write_text(json.dumps(content))
+    assert store.match(spec, sides=((16, 16),)) is None
+    assert store.engines()[0].stale() == ["it was built by an older version"]
 
 
 def test_nothing_is_published_that_is_refused(spec, tmp_path):
@@ -157,7 +197,7 @@ def saving(self, target):
     Path(str(folder) + f".saving").open("a").write("x")
     time.sleep(slow)
 backend.OnnxRuntimeRunner._save_impl = saving
-spec = EngineSpec("small", "embedder", model, CONTRACT, "onnxruntime", "fp32", Profile(Span(1, 2, 4), CHIP, CHIP))
+spec = EngineSpec("small", "embedder", model, CONTRACT, "onnxruntime", "fp32", (Profile(Span(1, 2, 4), CHIP, CHIP),))
 built = build_engine(spec, WANTED, EngineStore(folder))
 print("built" if built.report else "found", built.engine.folder)
 """
@@ -232,6 +272,28 @@ class TestProfile:
         for text in ("", "a", "1..2..3..4"):
             with pytest.raises(ProfileError, match=r"320\.\.1280"):
                 parse_span(text, what="size")
+
+    def test_several_written_by_people(self):
+        sizes = parse_sizes("320..640..1280x480", what="--size")
+        assert sizes == (Span(320, 640, 1280), Span(480, 480, 480))
+        assert parse_profile("1:8:16", sizes) == Profile(Span(1, 8, 16), *sizes)
+        assert parse_profile("32:64:64@640", sizes) == Profile(Span(32, 64, 64), *[Span(640, 640, 640)] * 2)
+        for text, words in (
+            ("1:8", "MIN:OPT:MAX"),
+            ("8:4:16", "'8:4:16': profile: batch has min 8, opt 4, max 16"),
+            ("1:1:1@640..320", "'1:1:1@640..320': profile: height has min 640"),
+            ("1:1:1@64x640..320", "width has min 640"),
+            ("1:1:1@64xa", "size: width 'a'"),
+        ):
+            with pytest.raises(ProfileError, match=words):
+                parse_profile(text, sizes)
+
+    def test_the_wrong_one_of_several_is_named(self, spec):
+        model, good = onnx.load(spec.model), Profile(Span(1, 1, 1), CHIP, CHIP)
+        with pytest.raises(ProfileError, match="number 1, profile: width is 16/16/32"):
+            check_profiles(model, (good, Profile(Span(1, 1, 1), CHIP, Span(16, 16, 32))))
+        with pytest.raises(ProfileError, match=r"number 2, .*the same as number 0"):
+            check_profiles(model, (good, Profile(Span(1, 2, 2), CHIP, CHIP), good))
 
     def test_memory_grows_with_the_largest_batch(self, spec):
         model = onnx.load(spec.model)

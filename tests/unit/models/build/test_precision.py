@@ -11,11 +11,17 @@ import pytest
 
 from facefleet.backends import InputContract
 from facefleet.errors import ConfigError, GraphError
-from facefleet.models.build.auto import search_int8
+from facefleet.models.build.auto import Place, fastest, search_precision
+from facefleet.models.build.judge import DetectorJudge, EmbedderJudge, Guard, Pairs
+from facefleet.models.build.lower import lowering, possible
 from facefleet.models.build.pictures import read_pairs
 from facefleet.models.build.plot import plot_search
 from facefleet.models.build.quantize import Quantizer
-from facefleet.models.build.search import Guard, Pairs, read_recipe, search, table
+from facefleet.models.build.recipe import read_recipe, recipe_text
+from facefleet.models.build.search import search, table
+from facefleet.packs import EmbedderSpec
+from facefleet.packs.manifest import ModelFile
+from facefleet.types import Detections
 from tests.unit.models.build.test_engines import CONTRACT, network
 
 LAYERS = tuple(f"layer{i}" for i in range(6))
@@ -32,7 +38,7 @@ def embed(high, timed):
 
 
 def test_only_the_harmful_layers_stay_high():
-    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", guard=Guard())
+    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", judge=EmbedderJudge())
     assert result.chosen.high == {"layer1", "layer3"}
     assert result.chosen.holds
     assert result.speedup == pytest.approx(10 / 6)
@@ -46,7 +52,7 @@ def test_nothing_stays_high_where_nothing_harms():
         ("layer0", "layer4"),
         {"layer0": 1.0, "layer4": 1.0},
         low="int8",
-        guard=Guard(cosine_mean=0.5, cosine_min=0),
+        judge=EmbedderJudge(Guard(cosine_mean=0.5, cosine_min=0)),
     )
     assert result.chosen.high == frozenset()
 
@@ -68,33 +74,41 @@ def test_pairs_guard_accuracy():
         np.arange(40) % 4,
     )
     guard = Guard(cosine_mean=-1, cosine_min=-1, accuracy_loss=2.5, tar_loss=100)
-    result = search(noisy, ("layer0", "layer1"), {}, low="int8", guard=guard, pairs=pairs)
+    result = search(noisy, ("layer0", "layer1"), {}, low="int8", judge=EmbedderJudge(guard, pairs))
     assert result.chosen.high == {"layer1"}
-    assert result.points[1].accuracy_loss > 2.5
+    assert result.points[1].figures["accuracy_loss"] > 2.5
     with pytest.raises(ConfigError, match="cannot be seen in 40 pairs"):
-        search(noisy, ("layer0", "layer1"), {}, low="int8", guard=Guard(), pairs=pairs)
+        EmbedderJudge(Guard(), pairs)
 
 
 def test_a_recipe_is_read_back_and_may_be_edited(tmp_path: Path):
-    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", guard=Guard())
+    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", judge=EmbedderJudge())
     path = tmp_path / "recipe.toml"
-    path.write_text(result.recipe())
-    assert read_recipe(path, LAYERS, "int8") == result.chosen.high
-    path.write_text(result.recipe().replace('"layer0" = "int8"', '"layer0" = "fp32"'))
-    assert read_recipe(path, LAYERS, "int8") == result.chosen.high | {"layer0"}
+    path.write_text(recipe_text(result))
+    recipe = read_recipe(path)
+    assert (recipe.role, recipe.low) == ("embedder", "int8")
+    assert recipe.high(LAYERS) == result.chosen.high
+    path.write_text(recipe_text(result).replace('"layer0" = "int8"', '"layer0" = "fp32"'))
+    assert read_recipe(path).high(LAYERS) == result.chosen.high | {"layer0"}
+    head = 'role = "embedder"\nlow = "int8"\n'
     for text, words in (
-        ("[layers]\nnose = 'fp32'", "no layer is called 'nose'"),
-        ("[layers]\nlayer0 = 'fp8'", "use fp32 or int8"),
+        (head + "[layers]\nlayer0 = 'fp8'", "use fp32 or int8"),
+        (head, "not a recipe"),
         ("layers", "not a recipe"),
+        (head.replace("embedder", "ear") + "[layers]", "role = 'ear'"),
+        (head.replace("int8", "int4") + "[layers]", "bf16 or fp16 or int8"),
     ):
         path.write_text(text)
         with pytest.raises(ConfigError, match=words):
-            read_recipe(path, LAYERS, "int8")
+            read_recipe(path)
+    path.write_text(head + "[layers]\nnose = 'fp32'")
+    with pytest.raises(ConfigError, match="no layer is called 'nose'"):
+        read_recipe(path).high(LAYERS)
 
 
 def test_the_plot_is_a_picture(tmp_path: Path):
     pytest.importorskip("matplotlib", reason='needs the extra: pip install "facefleet[bench]"')
-    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", guard=Guard())
+    result = search(embed, LAYERS, dict.fromkeys(LAYERS, 1.0), low="int8", judge=EmbedderJudge())
     path = plot_search(result, tmp_path / "plot.png")
     assert path is not None
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -127,20 +141,90 @@ def test_layers_are_quantized_but_for_those_that_are_named(tmp_path, inputs, cal
         quantizer.quantized(["nose"])
 
 
-@pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
-def test_search_on_a_real_backend(tmp_path, backend):
+SPEC = EmbedderSpec(
+    family="arcface",
+    source=(ModelFile(file="m.onnx"),),
+    color="rgb",
+    mean=(127.5,) * 3,
+    std=(127.5,) * 3,
+    dimension=8,
+    threshold=0.3,
+    height=16,
+    width=16,
+)
+
+
+def lowered_search(model, low, backend, guard):
     chips = np.random.default_rng(0).integers(0, 256, (24, 16, 16, 3)).astype(np.uint8)
-    loose = Guard(cosine_mean=0.5, cosine_min=0)
+    lowered = lowering(low, model, SPEC, backend=backend, pictures=chips)
+    return search_precision(model, SPEC, chips, lowered, place=Place(backend), judge=EmbedderJudge(guard)), lowered
+
+
+@pytest.mark.parametrize(
+    ("backend", "low"), [("openvino", "int8"), ("onnxruntime", "int8"), ("openvino", "bf16"), ("torch", "bf16")]
+)
+def test_search_on_a_real_backend(tmp_path, backend, low):
+    pytest.importorskip(backend, reason="needs its extra")
+    if low not in possible(backend, "cpu", "embedder"):
+        pytest.skip("this CPU has no bf16")
     model = network(tmp_path / "m.onnx")
-    result, quantizer = search_int8(model, CONTRACT, chips, backend=backend, guard=loose)
+    result, lowered = lowered_search(model, low, backend, Guard(cosine_mean=0.5, cosine_min=0))
     assert result.chosen.high == frozenset()
-    strict = Guard(cosine_mean=1 - 1e-12, cosine_min=1 - 1e-12)
-    result, quantizer = search_int8(
-        model, InputContract("rgb", (0.0,) * 3, (255.0,) * 3), chips, backend=backend, guard=strict
-    )
-    assert result.chosen.high == {"conv1", "conv2"}
-    assert set(result.milliseconds) == set(quantizer.layers)
+    assert result.points[0].loss < 1e-9
+    assert result.points[1].loss > 1e-9, "low is not the same"
+    result, lowered = lowered_search(model, low, backend, Guard(cosine_mean=1 - 1e-12, cosine_min=1 - 1e-12))
+    assert {"conv1", "conv2"} <= set(lowered.layers)
+    assert result.chosen.high == set(lowered.layers)
+    assert set(result.milliseconds) == set(lowered.layers)
     assert all(value > 0 for value in result.milliseconds.values())
+
+
+def test_what_is_possible_where(monkeypatch):
+    from facefleet.backends import openvino
+
+    monkeypatch.setattr(openvino, "capabilities", lambda: frozenset({"BF16"}))
+    assert possible("openvino", "cpu", "embedder") == ("bf16", "int8")
+    assert possible("openvino", "cpu", "detector") == ("bf16",)
+    monkeypatch.setattr(openvino, "capabilities", frozenset)
+    assert possible("openvino", "cpu", "detector") == ()
+    assert possible("onnxruntime", "cpu", "embedder") == ("int8",)
+    assert possible("torch", "cuda:0", "detector") == ("fp16", "bf16")
+
+
+def test_the_fastest_search_wins_and_none_where_fp32_is_faster():
+    quick = search(embed, LAYERS, {}, low="int8", judge=EmbedderJudge(Guard(cosine_mean=0, cosine_min=-1)))
+    some = search(embed, LAYERS, {}, low="bf16", judge=EmbedderJudge())
+    none = search(embed, LAYERS, {}, low="fp16", judge=EmbedderJudge(Guard(cosine_mean=2)))
+    assert fastest([some, quick, none]) is quick
+    assert fastest([none]) is None
+    assert fastest([]) is None
+
+
+def faces(boxes, scores, shift=0.0):
+    boxes = np.array(boxes, np.float32).reshape(-1, 4)
+    middle = (boxes[:, None, :2] + boxes[:, None, 2:]) / 2
+    landmarks = np.repeat(middle, 5, axis=1).astype(np.float32) + np.float32(shift)
+    return Detections(boxes, landmarks, np.array(scores, np.float32), 200, 200)
+
+
+@pytest.mark.parametrize(
+    ("answer", "figure", "value", "holds"),
+    [
+        (faces([[0, 0, 50, 50], [100, 100, 180, 180]], [0.9, 0.8]), "iou_min", 1.0, True),
+        (faces([[0, 0, 50, 50]], [0.9]), "lost", 1.0, False),
+        (faces([[0, 0, 50, 50], [100, 100, 180, 180], [60, 0, 90, 30]], [0.9, 0.8, 0.7]), "lost", 1.0, False),
+        (faces([[0, 0, 50, 45], [100, 100, 180, 180]], [0.9, 0.8]), "iou_min", 0.9, False),
+        (faces([[0, 0, 50, 50], [100, 100, 180, 180]], [0.9, 0.8], 2.0), "landmark_max", 0.04, False),
+        (faces([[0, 0, 50, 50], [100, 100, 180, 180]], [0.9, 0.7]), "score_max", 0.1, False),
+    ],
+)
+def test_faces_of_a_detector_are_judged(answer, figure, value, holds):
+    reference = faces([[0, 0, 50, 50], [100, 100, 180, 180]], [0.9, 0.8])
+    nothing = faces(np.empty((0, 4)), [])
+    verdict = DetectorJudge().compare([reference, nothing], [answer, nothing])
+    assert verdict.figures[figure] == pytest.approx(value, abs=1e-5)
+    assert verdict.holds is holds
+    assert (verdict.loss == 0) is holds
 
 
 def test_layers_are_timed_by_the_names_that_the_quantizer_gives(tmp_path):
