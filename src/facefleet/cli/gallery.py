@@ -116,7 +116,7 @@ def show(folder: shared.Folder, who: shared.Who, as_json: shared.Json = False) -
         return Exit.DONE
     print(f"{person.id}  {person.name}  {json.dumps(dict(person.metadata), ensure_ascii=False)}")
     if facts:
-        shared.print_table(list(facts[0]), [[fact.get(key, "") for key in facts[0]] for fact in facts])
+        shared.print_table(list(facts[0]), [[str(fact.get(key, "")) for key in facts[0]] for fact in facts])
     rows = [(_time(c.at_s), c.who, c.action, c.samples, json.dumps(dict(c.detail))) for c in changes]
     shared.print_table(("when", "who", "what", "samples", "detail"), rows)
     return Exit.DONE
