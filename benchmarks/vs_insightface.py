@@ -1,12 +1,13 @@
 """facefleet against insightface: the same two networks, the same photos, from JPEG bytes to embeddings.
 
-    FACEFLEET_DATA=... python benchmarks/vs_insightface.py [--rounds 3] [--peer-python PYTHON]
+    FACEFLEET_DATA=... python benchmarks/vs_insightface.py [--rounds 3] [--peer-python PYTHON] [--recheck 0.77]
 
 SCRFD-500m at 640 and MobileFaceNet; identity/ and detection/ JPEGs and insightface's t1.jpg. Every contender runs in
 a process of its own, in turn, several rounds; the figure is the median. insightface is called the way its users do:
 `FaceAnalysis.get` on each picture. Its answers are also compared face by face. Prints a table and one line of JSON.
 
-`--peer-python` is an interpreter with insightface installed, where it cannot live in this environment.
+`--peer-python` is an interpreter with insightface installed, where it cannot live in this environment. `--recheck` adds
+the default engine with another bound below which a picture is looked at again in fp32.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,9 @@ def run_insightface(data: Path, folder: Path) -> dict[str, Any]:
     return {"images_per_s": images / seconds, "faces": sum(map(len, results))}
 
 
-def run_facefleet(data: Path, folder: Path, name: str, backend: str, precision: str) -> dict[str, Any]:
+def run_facefleet(
+    data: Path, folder: Path, name: str, backend: str, precision: str, recheck: str = ""
+) -> dict[str, Any]:
     import itertools
     import time
 
@@ -82,10 +86,11 @@ def run_facefleet(data: Path, folder: Path, name: str, backend: str, precision: 
 
     pack = write_pack(folder, data, DETECTOR, EMBEDDER)
     # Everything as insightface has it, so that the faces can be compared: its one scale for both axes, full decoding.
+    detect = DetectSettings(scale="insightface")
     settings = Settings(
         pack=str(pack),
         runtime=RuntimeSettings(backend=backend, precision=precision),  # type: ignore[arg-type]
-        detect=DetectSettings(scale="insightface"),
+        detect=replace(detect, recheck=float(recheck)) if recheck else detect,
         decode=DecodeSettings(scaled="off"),
     )
     blobs = [path.read_bytes() for path in photos(data)]
@@ -157,12 +162,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--recheck", help="another bound than the default's")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     data = Path(os.environ["FACEFLEET_DATA"]).resolve()
+    contenders = dict(CONTENDERS)
+    if options.recheck:
+        contenders[f"facefleet, recheck {options.recheck}"] = ["auto", "auto", options.recheck]
     if options.contender:
-        arguments = CONTENDERS[options.contender]
+        arguments = contenders[options.contender]
         if arguments:
             result = run_facefleet(data, options.folder, options.contender, *arguments)
         else:
@@ -171,23 +180,24 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+        rates: dict[str, list[float]] = {name: [] for name in contenders}
         last: dict[str, dict[str, Any]] = {}
         for _ in range(options.rounds):
-            for name, arguments in CONTENDERS.items():
+            for name, arguments in contenders.items():
                 python = sys.executable if arguments else options.peer_python
                 command = [python, __file__, "--contender", name, "--folder", str(folder)]
+                command += ["--recheck", options.recheck] if options.recheck else []
                 done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                 last[name] = json.loads(done.stdout.splitlines()[-1])
                 rates[name].append(last[name]["images_per_s"])
-        agreements = {name: agreement(folder, name) for name in list(CONTENDERS)[1:]}
+        agreements = {name: agreement(folder, name) for name in list(contenders)[1:]}
     base = float(np.median(rates["insightface"]))
     ratios = {
         name: float(np.median([ours / theirs for ours, theirs in zip(rates[name], rates["insightface"], strict=True)]))
-        for name in CONTENDERS
+        for name in contenders
     }
     print(f"{'contender':30} {'img/s':>8} {'times':>6}  faces  engine")
-    for name in CONTENDERS:
+    for name in contenders:
         rate = float(np.median(rates[name]))
         print(f"{name:30} {rate:8.1f} {ratios[name]:6.2f}  {last[name]['faces']:5}  {last[name].get('engine', '')}")
     for name, each in agreements.items():
