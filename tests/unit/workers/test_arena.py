@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from pathlib import Path
 
@@ -52,10 +53,11 @@ def open_files() -> set[Path]:
 
 
 def test_nothing_is_left_in_any_file_system() -> None:
+    gc.collect()  # what other tests left must not be closed meanwhile
     before = len(open_files())
     arena = Arena(1 << 20)
     view = arena.view[10:20]
     assert arena.offset_of(view) == 10
     view.release()
     arena.close()
-    assert len(open_files()) == before
+    assert len(open_files()) <= before
