@@ -11,13 +11,14 @@ from facefleet.cli.exits import Exit, command, one_of, say
 
 if TYPE_CHECKING:
     from facefleet.models.build.search import SearchResult
+    from facefleet.packs import LocatedManifest, Store
 
 _BACKENDS = "openvino, onnxruntime, torch or tensorrt."
 
 
 @command
 def build(
-    pack: Annotated[str, typer.Argument(help="Name of a pack, or a manifest.toml.")],
+    pack: Annotated[str, typer.Argument(help="Name of a pack, a manifest.toml, or a MODEL.onnx.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of engines.")] = Path("engines"),
     backend: Annotated[str, typer.Option("--backend", help=_BACKENDS)] = "openvino",
     batch_min: Annotated[int, typer.Option("--min", help="Least batch.")] = 1,
@@ -62,6 +63,9 @@ def build(
     hardware_compat: Annotated[
         bool, typer.Option("--hardware-compat", help="TensorRT: a plan for every GPU of Ampere and later.")
     ] = False,
+    color: Annotated[str, typer.Option("--color", help="Of a MODEL.onnx: rgb or bgr; default: usual for it.")] = "",
+    mean: Annotated[str, typer.Option("--mean", help="Likewise: 127.5, or three with commas, in that order.")] = "",
+    std: Annotated[str, typer.Option("--std", help="Likewise: the divisor after the mean.")] = "",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     threads: Annotated[int, typer.Option("--threads", help="Processor threads; 0: all allowed.")] = 0,
 ) -> Exit:
@@ -93,7 +97,8 @@ def build(
         pools=dict(_pool(text) for text in memory_pool or ()),
         device=device,
     )
-    for built in build_pack(store, store.manifest(pack), wanted, EngineStore(output), progress=say):
+    located, roles = _located(pack, store, color, mean, std)
+    for built in build_pack(store, located, wanted, EngineStore(output), roles=roles, progress=say):
         for result in built.searches:
             _write_search(result, output / f"{built.engine.folder.name}.{result.low}.recipe.toml")
         for estimate in built.memory:
@@ -105,6 +110,39 @@ def build(
         )
         print(built.engine.folder)
     return Exit.DONE
+
+
+def _located(name: str, store: Store, color: str, mean: str, std: str) -> tuple[LocatedManifest, tuple[str, ...]]:
+    """A pack with both roles, or one ONNX file with the role that it has; says what its input is taken to be."""
+    from facefleet.errors import ConfigError
+    from facefleet.models.build.single import Input, manifest_of, usual_input
+
+    path = Path(name)
+    if path.suffix != ".onnx":
+        if color or mean or std:
+            raise ConfigError("--color, --mean and --std are for a MODEL.onnx", hint="a pack's manifest has its own")
+        return store.manifest(name), ("detector", "embedder")
+    family, usual = usual_input(path)
+    reads = Input(
+        one_of("--color", color or usual.color, ("rgb", "bgr")),  # type: ignore[arg-type]
+        _triple("--mean", mean) if mean else usual.mean,
+        _triple("--std", std) if std else usual.std,
+    )
+    say(f"{path.name}: {family}, {reads.color}, mean {reads.mean}, std {reads.std}")
+    located, role = manifest_of(path, store, reads)
+    return located, (role,)
+
+
+def _triple(option: str, text: str) -> tuple[float, float, float]:
+    """``127.5`` or ``104,117,123``."""
+    from facefleet.errors import ConfigError
+
+    try:
+        numbers = [float(part) for part in text.split(",")]
+        first, second, third = numbers * 3 if len(numbers) == 1 else numbers
+    except ValueError:
+        raise ConfigError(f"{option} {text!r}", hint="one number, or three with commas") from None
+    return first, second, third
 
 
 def _pool(text: str) -> tuple[str, int]:

@@ -24,7 +24,7 @@ def list_engines(folder: Folder = Path("engines")) -> Exit:
 
     table = Table(box=None)
     for title in ("engine", "role", "precision", "batch", "size", "MiB", "state"):
-        table.add_column(title, no_wrap=title == "engine")
+        table.add_column(title, overflow="fold", no_wrap=title != "engine")  # whole names, over lines if need be
     for engine in EngineStore(folder).engines():
         profiles = engine.facts.get("profiles", [])
         state = "; ".join(engine.stale()) or "ready"

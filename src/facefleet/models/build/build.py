@@ -11,7 +11,7 @@ import functools
 import hashlib
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -102,9 +102,10 @@ def build_pack(
     wanted: Wanted,
     engines: EngineStore,
     *,
+    roles: Collection[str] = ("detector", "embedder"),
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Built]:
-    """Build both engines of a pack.
+    """Build the engines of a pack, both or those of `roles`.
 
     With ``int8`` the embedder is quantized and the detector stays in fp32: its boxes are few multiplications away from
     pixels.
@@ -118,14 +119,16 @@ def build_pack(
     """
     manifest = located.manifest
     # The reference is the graph without the rewrites that only make one runtime faster.
-    plain = {role: prepare(store, located, backend="openvino") for role, prepare in _PREPARE.items()}
+    finds = wanted.pictures is not None or wanted.pairs is not None
+    needed = {*roles, "detector"} if finds else set(roles)
+    plain = {role: _PREPARE[role](store, located, backend="openvino") for role in _PREPARE if role in needed}
     specs: dict[str, DetectorSpec | EmbedderSpec] = {"detector": manifest.detector, "embedder": manifest.embedder}
     made = []
     with contextlib.ExitStack() as stack:
         finder = None
-        if wanted.pictures is not None or wanted.pairs is not None:
+        if finds:
             finder = stack.enter_context(_finder(plain["detector"], manifest.detector))
-        for role, spec in specs.items():
+        for role, spec in ((role, specs[role]) for role in _PREPARE if role in roles):
             work = _Work(wanted, engines, plain[role], spec, finder, progress)
             recipe = wanted.recipes.get(role)
             if recipe is not None:
