@@ -79,19 +79,11 @@ def opened(settings: Settings) -> Iterator[tuple[Engine, Any]]:
     from facefleet.pipeline.device.resident import open_resident
     from facefleet.pipeline.device.scheduler import DeviceScheduler
     from facefleet.pipeline.local import LocalEngine
-    from facefleet.pipeline.stages import Stages
+    from facefleet.pipeline.stages import stages_of
 
     with contextlib.ExitStack() as stack:
         models = load_models(settings.pack, settings, stack)
-        assert models.detector is not None
-        stages = Stages(
-            models.decoder,
-            models.detector,
-            models.embedder,
-            models.manifest.embedder.dimension,
-            models.sizes,
-            models.select,
-        )
+        stages = stages_of(models)
         resident = open_resident(models, settings.batch, None)
         scheduler = DeviceScheduler(
             stages, resident, workers=2, max_images=settings.batch.max_images, max_bytes=1 << 30, max_delay_s=0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,21 +116,21 @@ def build(
 def _located(name: str, store: Store, color: str, mean: str, std: str) -> tuple[LocatedManifest, tuple[str, ...]]:
     """A pack with both roles, or one ONNX file with the role that it has; says what its input is taken to be."""
     from facefleet.errors import ConfigError
-    from facefleet.models.build.single import Input, manifest_of, usual_input
+    from facefleet.models.build.single import Input, manifest_of, recognize_model
 
     path = Path(name)
     if path.suffix != ".onnx":
         if color or mean or std:
             raise ConfigError("--color, --mean and --std are for a MODEL.onnx", hint="a pack's manifest has its own")
         return store.manifest(name), ("detector", "embedder")
-    family, usual = usual_input(path)
+    model = recognize_model(path)
     reads = Input(
-        one_of("--color", color or usual.color, ("rgb", "bgr")),  # type: ignore[arg-type]
-        _triple("--mean", mean) if mean else usual.mean,
-        _triple("--std", std) if std else usual.std,
+        one_of("--color", color or model.input.color, ("rgb", "bgr")),  # type: ignore[arg-type]
+        _triple("--mean", mean) if mean else model.input.mean,
+        _triple("--std", std) if std else model.input.std,
     )
-    say(f"{path.name}: {family}, {reads.color}, mean {reads.mean}, std {reads.std}")
-    located, role = manifest_of(path, store, reads)
+    say(f"{path.name}: {model.family}, {reads.color}, mean {reads.mean}, std {reads.std}")
+    located, role = manifest_of(replace(model, input=reads), store)
     return located, (role,)
 
 

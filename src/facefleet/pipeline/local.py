@@ -25,7 +25,7 @@ from facefleet.pipeline.fingerprint import fingerprint
 from facefleet.pipeline.observed import observed
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.scheduler import Scheduler
-from facefleet.pipeline.stages import Stages
+from facefleet.pipeline.stages import Stages, stages_of
 from facefleet.telemetry.record import ANSWERS
 from facefleet.types import Faces, Outcome
 
@@ -81,15 +81,7 @@ class LocalEngine:
                 "description": models.description,
             }
             batch = self._batch = self._settings.batch if models.host_way else on_device(self._settings.batch)
-            assert models.detector is not None
-            stages = Stages(
-                models.decoder,
-                models.detector,
-                models.embedder,
-                models.manifest.embedder.dimension,
-                models.sizes,
-                models.select,
-            )
+            stages = stages_of(models)
             target_s = batch.target_p99_ms / 1000 if batch.target_p99_ms else None
             options: dict[str, Any] = {
                 "workers": models.workers,

@@ -14,6 +14,7 @@ from facefleet.decode import Decoder, probe
 from facefleet.errors import InvalidArrayError
 from facefleet.models.detectors import Detector, Selection, settle
 from facefleet.models.embedders import Embedder
+from facefleet.models.load import Loaded
 from facefleet.ops import alignment_matrices, blur_scores, box_matrices, letterbox, pose_degrees, warp_chips
 from facefleet.ops.align import SIDE_PX
 from facefleet.pipeline.photo import DetectorInput, FaceInput, Photo
@@ -206,3 +207,16 @@ def _quality(found: Detections, landmarks: F32Array, blur: F32Array) -> Quality:
 def _needs_full(matrices: F32Array, scale: float) -> bool:
     """Whether a chip would enlarge a picture reduced by `scale`: then the full one has detail the chip can show."""
     return bool((np.hypot(matrices[:, 0, 0], matrices[:, 1, 0]) > scale).any())
+
+
+def stages_of(models: Loaded) -> Stages:
+    """The stages of opened models; there is a detector among them."""
+    assert models.detector is not None
+    return Stages(
+        models.decoder,
+        models.detector,
+        models.embedder,
+        models.manifest.embedder.dimension,
+        models.sizes,
+        models.select,
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from facefleet.errors import GraphError
-from facefleet.models.build.inspect import inspect_model
+from facefleet.models.build.inspect import ModelReport, inspect_model
 from facefleet.packs import DetectorSpec, EmbedderSpec, LocatedManifest, ModelFile, Store
 
 _BESIDE = "opencv"
@@ -39,38 +39,49 @@ _USUAL = {
 }
 
 
-def usual_input(path: Path) -> tuple[str, Input]:
-    """The family of a file (``embedder``, ``scrfd``, ``retinaface`` or ``yunet``) and what it usually reads.
+@dataclass(frozen=True, slots=True)
+class SingleModel:
+    """A file whose family is known.
+
+    Attributes:
+        report: What it is.
+        family: ``embedder``, ``scrfd``, ``retinaface`` or ``yunet``.
+        input: What that family usually reads.
+    """
+
+    report: ModelReport
+    family: str
+    input: Input
+
+
+def recognize_model(path: Path) -> SingleModel:
+    """The family of a file.
 
     Raises:
         GraphError: It cannot be read, or no family is recognized.
     """
-    family = inspect_model(path).layout.split(":")[0]
+    report = inspect_model(path)
+    family = report.layout.split(":")[0]
     if family not in _USUAL:
         raise GraphError(
             f"{path.name}: neither a detector nor an embedder that is known",
             hint="`facefleet inspect` shows what it has; networks of other families cannot be built",
         )
-    return family, _USUAL[family]
+    return SingleModel(report, family, _USUAL[family])
 
 
-def manifest_of(path: Path, store: Store, given: Input | None = None) -> tuple[LocatedManifest, str]:
+def manifest_of(model: SingleModel, store: Store) -> tuple[LocatedManifest, str]:
     """A manifest for one file, and the role it has in it.
 
     Args:
-        path: The ONNX file.
+        model: The file; its input as it is, where that is not the usual one.
         store: Where the default pack is.
-        given: What it reads; None: what is usual for its family.
-
-    Raises:
-        GraphError: See `usual_input`.
     """
-    family, usual = usual_input(path)
-    reads = given or usual
+    report, family, reads = model.report, model.family, model.input
+    path = report.path
     source = (ModelFile(file=path.name),)
     manifest = store.manifest(_BESIDE).manifest
     if family == "embedder":
-        report = inspect_model(path)
         height, width = (side if isinstance(side, int) else 112 for side in next(iter(report.inputs.values()))[2:4])
         outputs = list(report.outputs.values())
         embedder = EmbedderSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from facefleet.cli.main import app
 from facefleet.errors import GraphError
-from facefleet.models.build.single import Input, manifest_of, usual_input
+from facefleet.models.build.single import Input, manifest_of, recognize_model
 from facefleet.packs import Store
 
 
@@ -42,13 +43,14 @@ def embedder(tmp_path: Path) -> Path:
 
 
 def test_an_embedder_is_recognized(embedder: Path, tmp_path: Path) -> None:
-    located, role = manifest_of(embedder, Store(tmp_path / "home"))
+    model = recognize_model(embedder)
+    located, role = manifest_of(model, Store(tmp_path / "home"))
     assert role == "embedder"
     assert located.folder == embedder.parent
     assert located.manifest.embedder.dimension == 16
     assert located.manifest.embedder.mean == (127.5, 127.5, 127.5)
     given = Input("bgr", (0.0, 1.0, 2.0), (3.0, 3.0, 3.0))
-    other, _ = manifest_of(embedder, Store(tmp_path / "home"), given)
+    other, _ = manifest_of(replace(model, input=given), Store(tmp_path / "home"))
     assert (other.manifest.embedder.color, other.manifest.embedder.mean) == ("bgr", (0.0, 1.0, 2.0))
 
 
@@ -75,8 +77,8 @@ def test_an_engine_of_a_file(embedder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_published_files(data_dir: Path, name: str, family: str, color: str) -> None:
-    found, reads = usual_input(data_dir / "models" / name)
-    assert (found, reads.color) == (family, color)
+    model = recognize_model(data_dir / "models" / name)
+    assert (model.family, model.input.color) == (family, color)
 
 
 def test_what_is_refused(embedder: Path, tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_what_is_refused(embedder: Path, tmp_path: Path) -> None:
     strange = tmp_path / "strange.onnx"
     onnx.save(model, strange)
     with pytest.raises(GraphError, match="neither a detector nor an embedder"):
-        usual_input(strange)
+        recognize_model(strange)
     for arguments, text in (
         ((embedder, "--mean", "1,2"), "one number, or three"),
         ((embedder, "--color", "hsv"), "rgb, bgr"),
