@@ -128,7 +128,7 @@ def alone(bench: Bench, size: int, scheduler: Any, data: bytes, reached: float) 
     photo = Photo(data, False)
     photo.loaded = scheduler._stages.decoder.read(data)
     slot, room = resident.slots[0], resident.chips
-    pixels = scheduler._pixels(photo)
+    pixels = scheduler._for_card(photo) or scheduler._of_image(scheduler._stages.decoder.decode(data))
     batch = [pixels] * size
     wait = torch.cuda.synchronize if resident.device.type == "cuda" else lambda: None
     marks: list[Any] = []
@@ -149,7 +149,7 @@ def alone(bench: Bench, size: int, scheduler: Any, data: bytes, reached: float) 
         wait()
 
     parts = {
-        "header and plan": size * median_ms(lambda: scheduler._pixels(photo), turns),
+        "header and plan": size * median_ms(lambda: scheduler._for_card(photo), turns),
         "fill": median_ms(fill, turns),
     }
     parts["find"] = median_ms(find, turns)

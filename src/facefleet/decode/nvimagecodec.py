@@ -1,20 +1,22 @@
 """JPEGs decoded by an NVIDIA card, through nvImageCodec: bytes in, pictures in the card's memory out.
 
-Optional (``facefleet[card-decode]``); imported when the first one is made. One decoder serves one thread.
+Optional (``facefleet[card-decode]``); imported when the first one is made.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 _log = logging.getLogger(__name__)
 
 
 class CardDecoder(Protocol):
-    """What decodes JPEGs on a card."""
+    """What decodes JPEGs on a card, for any number of threads."""
 
     def decode(self, files: Sequence[bytes], stream: int) -> list[Any]:
         """Decode files.
@@ -38,7 +40,7 @@ def available() -> bool:
 
 
 class NvImageCodec:
-    """A `CardDecoder` on one card.
+    """A `CardDecoder` on one card; each thread has a decoder of its own, so that their calls overlap.
 
     Args:
         index: Number of the card.
@@ -47,12 +49,17 @@ class NvImageCodec:
     def __init__(self, index: int) -> None:
         from nvidia import nvimgcodec
 
-        self._decoder = nvimgcodec.Decoder(device_id=index)
+        self._make = partial(nvimgcodec.Decoder, device_id=index)
+        self._own = threading.local()
+        self._own.decoder = self._make()
         self._params = nvimgcodec.DecodeParams(apply_exif_orientation=False)  # 8-bit RGB; we turn pictures ourselves
 
     def decode(self, files: Sequence[bytes], stream: int) -> list[Any]:
         """See `CardDecoder.decode`."""
-        found = self._decoder.decode(list(files), params=self._params, cuda_stream=stream)
+        decoder = getattr(self._own, "decoder", None)
+        if decoder is None:
+            decoder = self._own.decoder = self._make()
+        found = decoder.decode(list(files), params=self._params, cuda_stream=stream)
         return [image if image is not None and tuple(image.shape[2:]) == (3,) else None for image in found]
 
 

@@ -28,6 +28,7 @@ from facefleet.backends.faults import device_error
 from facefleet.backends.timing import COMPUTE, HOST, TRANSFER_IN, TRANSFER_OUT, WAIT, active, note, note_rows, part
 from facefleet.backends.torch.bound import BoundNetwork
 from facefleet.backends.torch.importer import module_from_onnx
+from facefleet.backends.torch.widen import widen
 from facefleet.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from facefleet.types import F32Array, U8Array
 
@@ -89,6 +90,8 @@ class TorchRunner(Runner):
         self._graphs: dict[tuple[int, int, int], queue.SimpleQueue[_Slot]] = {}
         self._compiled: Any = None
         self._fused = self._recognized(network)
+        if self._fused is None and self._device.type == "cuda" and self.options.precision != "fp32" and widen(proto):
+            network = module_from_onnx(proto)
         self._module = PictureNetwork(network, self.contract).eval()
         self._depthwise = any(_groups(node) > 1 for node in proto.graph.node)
         if self._fused is None:

@@ -1,7 +1,8 @@
 """The computing of the device's way: pictures into a slot, faces found, chips cut, chips embedded.
 
-Owns slots, networks and lanes; refuses threads, queues and photos. Each lane is worked by one thread: `decoding` and
-`finding` by the one that feeds, `embedding` by the one that spreads faces. Nothing here waits for the device.
+Owns slots, networks and lanes; refuses threads, queues and photos. A lane is worked by one thread at a time: that of a
+slot by the one that fills it, `finding` and `embedding` by one each. Nothing here waits for the device but the decoding
+of JPEGs by the card.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from facefleet.pipeline.device.slot import Placed, Slot
 from facefleet.types import F32Array, RGBArray
 
 _log = logging.getLogger(__name__)
-SLOTS = 3
-"""One is filled, one is looked at, of one the faces are cut out."""
+FEEDERS = 2
+"""Slots that are filled at a time: beside the networks, decoding waits more than it works."""
+SLOTS = FEEDERS + 2
+"""One more is looked at, of one the faces are cut out."""
 RESULTS = 4
 _PICTURE_BYTES = 4 << 20  # of the pool, for each picture of a batch: 1.4 megapixels
 _LEAST_POOL_BYTES = 64 << 20
@@ -110,7 +113,7 @@ class Resident:
         if self.embedder is not None:
             self.rooms[True] = self.embedder.room
         self.results = [pinned((self.chips, self.dimension + 2), torch.float32, self.device) for _ in range(RESULTS)]
-        self.decoding, self.finding, self.embedding = (Lane(self.device) for _ in range(3))
+        self.finding, self.embedding = Lane(self.device), Lane(self.device)
         self._record = partial(Recorded, device=self.device, capture=runner.options.cuda_graphs)
         self._last: dict[int, Recorded[Tensor]] = {}
         for bucket in reversed(self.embedder.buckets if self.embedder is not None else ()):
@@ -163,7 +166,7 @@ class Resident:
     def fill(
         self, slot: Slot, pictures: Sequence[Pixels], each: Callable[..., Iterable[object]] = map
     ) -> tuple[Mark, list[object]]:
-        """Bring pictures into a slot.
+        """Bring pictures into a slot; several threads may, each into its own.
 
         Args:
             slot: A free one.
@@ -176,9 +179,9 @@ class Resident:
         Raises:
             CardRefusedError: The card did not decode some.
         """
-        self.decoding.wait(slot.free)
-        with self.decoding.use():
-            decoded = self._decoded(pictures)
+        slot.filling.wait(slot.free)
+        with slot.filling.use():
+            decoded = self._decoded(pictures, slot.filling)
             pixels: list[Any] = [decoded.get(number, picture.host) for number, picture in enumerate(pictures)]
             offsets, end = [0] * len(pixels), 0
             for number in sorted(range(len(pixels)), key=lambda number: number in decoded):  # those of the host first
@@ -196,15 +199,15 @@ class Resident:
                 for picture, array, at in zip(pictures, pixels, offsets, strict=True)
             ]
             slot.lay(placed, self.bucket(len(pictures)), self.select.score)
-        return self.decoding.mark(), list(decoded.values())
+        return slot.filling.mark(), list(decoded.values())
 
-    def _decoded(self, pictures: Sequence[Pixels]) -> dict[int, Tensor]:
+    def _decoded(self, pictures: Sequence[Pixels], lane: Lane) -> dict[int, Tensor]:
         """The pictures that the card decodes, by their number; upright."""
         numbers = [number for number, picture in enumerate(pictures) if picture.host is None]
         if not numbers:
             return {}
         assert self.card is not None
-        found = self.card.decode([pictures[number].file for number in numbers], self.decoding.handle)
+        found = self.card.decode([pictures[number].file for number in numbers], lane.handle)
         failed = [number for number, image in zip(numbers, found, strict=True) if image is None]
         if failed:
             raise CardRefusedError(failed)

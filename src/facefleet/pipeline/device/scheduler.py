@@ -1,10 +1,10 @@
-"""Photos through one device in batches: three threads beside those of `Scheduler`, one for each lane and the answers.
+"""Photos through one device in batches: a few threads beside those of `Scheduler`, for the lanes and the answers.
 
 Owns the queues between lanes, the runs that are being filled with faces, and the fan-in of a batch. The inherited
 threads read and decode; what cannot go this way (other formats of input, more candidates than the device looks at,
 photos of reduced size whose faces need the full one) goes the inherited one, its networks on the same device.
 
-The feeder fills a slot with pictures and has their faces found; the spreader waits for the counts, cuts chips and has
+A feeder fills a slot with pictures and has their faces found; the spreader waits for the counts, cuts chips and has
 runs embedded, full ones while more is coming; the finisher waits for results and answers. While one batch is decoded,
 another is looked at, and a third is embedded.
 """
@@ -26,7 +26,7 @@ from facefleet.batching import Batcher, BatchPolicy, SizeLimit, run_batch
 from facefleet.errors import BadOutputError, DeviceLostError
 from facefleet.pipeline.device.answers import DeviceBatch, Found
 from facefleet.pipeline.device.lanes import Mark
-from facefleet.pipeline.device.resident import CardRefusedError, Pixels, Resident
+from facefleet.pipeline.device.resident import FEEDERS, CardRefusedError, Pixels, Resident
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.scheduler import Scheduler
 from facefleet.pipeline.stages import Stages
@@ -35,6 +35,7 @@ from facefleet.types import EncodedImage, Image, Outcome
 
 _COMPANY_S = 0.02
 """The longest that a part-filled batch waits while photos are being decoded: a device does not idle for longer."""
+_READERS = 4
 _NAME = "the device's pipeline"
 
 
@@ -88,6 +89,8 @@ class DeviceScheduler(Scheduler):
         self._fits = SizeLimit(resident.batch)
         self._preparing = self._coming = 0
         self._ending = False
+        self._feeding = FEEDERS
+        self._finding = threading.Lock()
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for slot in resident.slots:
             self._free.put(slot)
@@ -98,9 +101,12 @@ class DeviceScheduler(Scheduler):
         self._runs: queue.SimpleQueue[_Run | None] = queue.SimpleQueue()
         self._open_runs = {embed: _Run(embed) for embed in (False, True)}
         self._copiers = ThreadPoolExecutor(min(8, max(1, workers)), "facefleet-copy")
+        self._need_px = max(size for size in stages.sizes if isinstance(size, int))
+        # Where the card decodes, many threads with next to nothing to do would only wake each other.
+        self._decoders = None if resident.card is None else ThreadPoolExecutor(workers, "facefleet-decode")
         super().__init__(
             stages,
-            workers=workers,
+            workers=workers if self._decoders is None else min(workers, _READERS),
             detect_batch=1,
             embed_batch=resident.chips,
             max_images=max_images,
@@ -111,7 +117,11 @@ class DeviceScheduler(Scheduler):
         self._fed = threading.Condition(self._lock)
         self._lanes = [
             threading.Thread(target=work, name=f"facefleet-{name}", daemon=True)
-            for name, work in (("feed", self._feed), ("spread", self._spread), ("finish", self._finish_runs))
+            for name, work in (
+                *[("feed", self._feed)] * FEEDERS,
+                ("spread", self._spread),
+                ("finish", self._finish_runs),
+            )
         ]
         for thread in self._lanes:
             thread.start()
@@ -125,6 +135,8 @@ class DeviceScheduler(Scheduler):
             if thread is not threading.current_thread():
                 thread.join()
         super().close()
+        if self._decoders is not None:
+            self._decoders.shutdown()
         self._copiers.shutdown()
         self._resident.close()
 
@@ -145,44 +157,68 @@ class DeviceScheduler(Scheduler):
             super()._decode(photo)
             return
         with self._watched():
-            started = time.perf_counter()
             try:
-                with span("facefleet.decode", photo.trace):
-                    pixels = self._pixels(photo)
+                pixels = self._for_card(photo)
             except Exception as error:
                 self._fail(photo, error)
                 return
-            if pixels.bytes > self._resident.pool_bytes:
-                photo.by_host = True
-                super()._decode(photo)
-                return
-            with self._changed:
-                if photo in self._inside:
-                    now = time.monotonic()
-                    self._ready.add(_Waiting(photo, pixels, now), now=now, priority=photo.priority, cost=pixels.bytes)
-                self._count("decode", started)
+            if pixels is not None:
+                self._hand_over(photo, pixels, time.perf_counter())
+            elif self._decoders is None:
+                self._decode_here(photo)
+            else:
+                with self._lock:
+                    self._preparing += 1
+                self._decoders.submit(self._decode_aside, photo)
+
+    def _decode_aside(self, photo: Photo) -> None:
+        try:
+            self._decode_here(photo)
+        finally:
+            self._prepared()
+
+    def _decode_here(self, photo: Photo) -> None:
+        started = time.perf_counter()
+        try:
+            with span("facefleet.decode", photo.trace):
+                assert photo.loaded is not None
+                pixels = self._of_image(self._stages.decoder.decode(photo.loaded, need_px=self._need_px))
+        except Exception as error:
+            self._fail(photo, error)
+            return
+        self._hand_over(photo, pixels, started)
+
+    def _hand_over(self, photo: Photo, pixels: Pixels, started: float) -> None:
+        """To the feeders, or to the host's way what is larger than a pool."""
+        if pixels.bytes > self._resident.pool_bytes:
+            photo.by_host = True
+            super()._decode(photo)
+            return
+        with self._changed:
+            if photo in self._inside:
+                now = time.monotonic()
+                self._ready.add(_Waiting(photo, pixels, now), now=now, priority=photo.priority, cost=pixels.bytes)
+            self._count("decode", started)
 
     def _watched(self) -> _Preparing:
         return _Preparing(self)
 
-    def _pixels(self, photo: Photo) -> Pixels:
-        """A photo decoded, or left to the card."""
-        stages, loaded = self._stages, photo.loaded
-        assert loaded is not None
-        need = max(size for size in stages.sizes if isinstance(size, int))
-        plan = self._resident.detector.plan
-        if self._resident.card is not None and isinstance(loaded, EncodedImage):
-            header = stages.decoder.plain_jpeg(loaded, need_px=need)
-            if header is not None:
-                frame = (header.width, header.height)
-                return Pixels(plan(*frame), frame, file=loaded.data, orientation=header.orientation)
-        return self._of_image(stages.decoder.decode(loaded, need_px=need))
+    def _for_card(self, photo: Photo) -> Pixels | None:
+        """A photo left to the card; None where it has to be decoded here."""
+        loaded = photo.loaded
+        if self._resident.card is None or not isinstance(loaded, EncodedImage):
+            return None
+        header = self._stages.decoder.plain_jpeg(loaded, need_px=self._need_px)
+        if header is None:
+            return None
+        frame = (header.width, header.height)
+        return Pixels(self._resident.detector.plan(*frame), frame, file=loaded.data, orientation=header.orientation)
 
     def _of_image(self, image: Image) -> Pixels:
         frame = (image.width, image.height)
         return Pixels(self._resident.detector.plan(*frame), frame, image.pixels, image.scale)
 
-    # The feeder.
+    # The feeders.
 
     def _feed(self) -> None:
         while True:
@@ -200,7 +236,11 @@ class DeviceScheduler(Scheduler):
             except DeviceLostError as error:
                 self._give_up(error)
             self._found.put(True)
-        self._found.put(False)
+        with self._fed:
+            self._feeding -= 1
+            last = not self._feeding
+        if last:
+            self._found.put(False)
 
     def _more_coming(self) -> bool:
         """Whether photos are on their way to the feeder; called with the lock held."""
@@ -229,7 +269,8 @@ class DeviceScheduler(Scheduler):
                 if not wanted:
                     self._free.put(slot)
                     return
-                done = self._resident.find(slot, len(wanted), filled)
+                with self._finding:
+                    done = self._resident.find(slot, len(wanted), filled)
         except BaseException:
             slot.free = self._resident.finding.mark()
             self._free.put(slot)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from facefleet.ops import Letterbox
 from facefleet.ops.cuda import Pictures
-from facefleet.pipeline.device.lanes import Mark, pinned
+from facefleet.pipeline.device.lanes import Lane, Mark, pinned
 
 ROW = 16
 """Numbers of a face: box, ten of landmarks, score, and whether it can be aligned."""
@@ -77,6 +77,7 @@ class Slot:
         self.host_rows = pinned((min(batch * READ_ROWS, rows - 1), ROW), torch.float32, device)
         self.pictures: Pictures | None = None
         self.free = Mark()
+        self.filling = Lane(device)
 
     @property
     def bytes(self) -> int:
