@@ -82,14 +82,20 @@ class Admission:
         if client is not None:
             self._clients[client] = held + 1
 
-    def check(self, now: float) -> None:
+    def check(self, now: float, *, coming: int = 0) -> None:
         """Whether there is a place at all; nothing is let in.
+
+        Args:
+            now: The time.
+            coming: Places that others will take before this one does.
 
         Raises:
             QueueFullError: There is none.
         """
-        if self.items >= self.bounds.max_items:
-            raise self._refusal(now, f"{self.items} items are waiting or running, the limit is {self.bounds.max_items}")
+        if self.items + coming >= self.bounds.max_items:
+            others = f" and {coming} on their way" if coming else ""
+            limit = self.bounds.max_items
+            raise self._refusal(now, f"{self.items} items are waiting or running{others}, the limit is {limit}")
 
     def leave(self, now: float, *, size_bytes: int, client: Hashable = None, served: bool = True) -> None:
         """Let an item out.

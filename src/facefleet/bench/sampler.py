@@ -9,11 +9,12 @@ import os
 import statistics
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from facefleet.telemetry.devices import DeviceLoad, read_devices, resident_bytes
+from facefleet.telemetry.devices import DeviceLoad, processor_seconds, read_devices, resident_bytes
 
 _PERIOD_S = 0.1
 
@@ -24,7 +25,7 @@ class Use:
 
     Attributes:
         seconds: How long it was watched.
-        cpu: Processors that this process kept busy on average; 1.0 is one of them.
+        cpu: Processors that this process and its workers kept busy on average; 1.0 is one of them.
         memory_peak_bytes: Most resident memory of this process that was seen.
         device_busy: Median share that the device was busy; None without a device.
         device_memory_peak_bytes: Most memory in use on it, by anybody.
@@ -57,9 +58,11 @@ class Sampler:
 
     Args:
         device: ``cpu``, or ``cuda[:N]`` to watch that one too.
+        workers: Gives the processes whose processor time counts too, at the start and at the end.
     """
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", workers: Callable[[], Sequence[int]] = tuple) -> None:
+        self._workers = workers
         kind, _, number = device.partition(":")
         self._device = f"cuda:{number or 0}" if kind == "cuda" else None
         self._stopping = threading.Event()
@@ -68,7 +71,7 @@ class Sampler:
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._watch, name="facefleet-bench-sampler", daemon=True)
-        self._started, self._cpu = time.perf_counter(), time.process_time()
+        self._started, self._cpu = time.perf_counter(), self._processor_s()
         self._thread.start()
         return self
 
@@ -76,7 +79,7 @@ class Sampler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         seconds = time.perf_counter() - self._started
-        cpu = time.process_time() - self._cpu
+        cpu = max(self._processor_s() - self._cpu, 0.0)
         self._stopping.set()
         self._thread.join()
         self._look()
@@ -89,6 +92,9 @@ class Sampler:
             statistics.median(busy) if busy else None,
             max(held) if held else None,
         )
+
+    def _processor_s(self) -> float:
+        return time.process_time() + sum(processor_seconds(pid) for pid in self._workers())
 
     def _watch(self) -> None:
         while not self._stopping.wait(_PERIOD_S):

@@ -61,6 +61,9 @@ def serve(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Run a single device in this process, not in one of its own.")
     ] = False,
+    niceness: Annotated[
+        int, typer.Option(min=0, max=19, help="How far the engine's processes step back for those that answer.")
+    ] = 5,
     pack: options.Pack = None,
     backend: options.Backend = None,
     devices: options.Devices = None,
@@ -104,6 +107,7 @@ def serve(
             runtime__backend=backend,
             runtime__devices=devices,
             runtime__isolated=None if in_process else True,
+            runtime__niceness=niceness,
             runtime__precision=precision,
             runtime__threads=threads,
             detect__score=score,

@@ -96,6 +96,8 @@ class RuntimeSettings:
         compiling: How PyTorch makes kernels of a network where no engine is opened: ``tune`` tries several for each
             layer, ``fuse`` takes the first for fused layers, ``none`` takes its own, layer by layer, and is ready at
             once; ``auto``: embedders are tuned, detectors fused. Chains of convolutions in fp16 are tuned in any case.
+        niceness: How far processes of their own (`isolated`, several devices) step back for others on the same
+            processors, 0 to 19, as Unix counts it.
         instances: Runs of each network that may be in progress at a time on a device, on its own streams there; 0: as
             many as threads.
     """
@@ -110,6 +112,7 @@ class RuntimeSettings:
     status: bool = True
     resident: bool = True
     compiling: Literal["auto", "tune", "fuse", "none"] = "auto"
+    niceness: Annotated[int, Field(ge=0, le=19)] = 0
     instances: Annotated[int, Field(ge=0, le=64)] = 0
 
 

@@ -59,15 +59,18 @@ class Door:
                         raise
                     self._room.wait()
 
-    def check(self) -> None:
+    def check(self, *, coming: int = 0) -> None:
         """Whether there is a place for a photo that has not come yet; a refusal is counted as one.
+
+        Args:
+            coming: Photos that will be here before it.
 
         Raises:
             QueueFullError: There is none.
         """
         try:
             with self._room:
-                self._admission.check(time.monotonic())
+                self._admission.check(time.monotonic(), coming=coming)
         except QueueFullError as error:
             if self._answers is not None:
                 self._answers.answered(error)

@@ -182,15 +182,18 @@ class Engine:
                 if running is self._running or self._running is None:
                     raise  # closed, and not only replaced in a reload
 
-    def check_room(self) -> None:
+    def check_room(self, *, coming: int = 0) -> None:
         """Whether a photo would find a place at this moment, for callers that have not read it yet.
+
+        Args:
+            coming: Photos that are being read already and will be submitted before it.
 
         Raises:
             QueueFullError: It would not; `retry_after_s` says when to come again.
         """
         running = self._running
         if running is not None:
-            running.door.check()
+            running.door.check(coming=coming)
 
     def as_ready(
         self, images: Iterable[ImageSource], *, chips: bool = False

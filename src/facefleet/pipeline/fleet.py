@@ -229,7 +229,17 @@ class FleetEngine:
             cores = (int(device.partition(":")[2]),) if device.startswith("cpu:") else ()
             environment = {"OMP_NUM_THREADS": "1"} if cores else {}
             specs.append(
-                WorkerSpec(device, stage, handler, instances, depth, cores, environment=environment, result_bytes=room)
+                WorkerSpec(
+                    device,
+                    stage,
+                    handler,
+                    instances,
+                    depth,
+                    cores,
+                    niceness=self._settings.runtime.niceness,
+                    environment=environment,
+                    result_bytes=room,
+                )
             )
         return specs
 

@@ -114,15 +114,16 @@ class Scheduler:
         """
         self.door.enter(photo, wait=wait)
         with self._changed:
-            if not self._closed:
+            closed = self._closed
+            if not closed:
                 self._inside.add(photo)
                 now = time.monotonic()
                 photo.ticket = self._new.add(photo, now=now, priority=photo.priority, deadline=photo.deadline)
             self._changed.notify()
-        if photo.ticket is None:
-            closed = ClosedError("the engine is closed")
-            self.door.leave(photo, Outcome(error=closed))
-            raise closed
+        if closed:
+            error = ClosedError("the engine is closed")
+            self.door.leave(photo, Outcome(error=error))
+            raise error
         if photo.deadline is not None:
             self._timer.set(photo.deadline)
         return photo.future
@@ -360,6 +361,7 @@ class Scheduler:
             self._inside.remove(photo)
             if photo.ticket is not None:
                 self._new.cancel(photo.ticket)
+                photo.ticket = None  # each holds the other: the bytes would wait for the collector
             if photo in self._loaded:
                 self._loaded.remove(photo)
             self._held_bytes -= photo.counted_bytes

@@ -6,12 +6,14 @@ thread and need no lock.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from facefleet.errors import NotReadyError, PayloadTooLargeError, QueueFullError, RateLimitError
 
 _DAY_S = 86400
+_QUICK_S = 1.0
 _HINT = "GET /v1/info shows all limits"
 
 
@@ -68,10 +70,16 @@ class Limits:
 
 
 class Room:
-    """What requests hold at a time: their number, and the bytes of bodies that are being read."""
+    """What requests hold at a time: their number, and the bytes of bodies that are being read.
+
+    Also which pictures are on their way to the engine, so that no more bodies are read than it has places for. A body
+    that takes longer than a second keeps no place: clients that send slowly could hold all of them.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._numbers = itertools.count()
+        self._coming: dict[int, float] = {}
         self.requests = 0
         self.held_bytes = 0
         self.closed = False
@@ -92,6 +100,34 @@ class Room:
     def leave(self) -> None:
         """One request less."""
         self.requests -= 1
+
+    def announce(self, now: float) -> int:
+        """One picture is on its way; the number is for `came`.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        number = next(self._numbers)
+        self._coming[number] = now
+        return number
+
+    def came(self, number: int | None) -> None:
+        """A picture that was announced is here, or will not come; harmless when said twice. None: none was."""
+        if number is not None:
+            self._coming.pop(number, None)
+
+    def coming(self, now: float) -> int:
+        """Pictures that are on their way.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        while self._coming:
+            oldest = next(iter(self._coming))
+            if now - self._coming[oldest] <= _QUICK_S:
+                break
+            del self._coming[oldest]
+        return len(self._coming)
 
     def hold(self, size_bytes: int) -> None:
         """Some bytes more.

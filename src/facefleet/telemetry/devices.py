@@ -157,6 +157,15 @@ def resident_bytes(pid: int) -> int:
             return 0
 
 
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process has used; 0.0 where it is gone or the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def memory_total_bytes() -> int:
     """Memory that this process may use: the machine's, or less where its cgroup says so; 0 where nothing says."""
     try:

@@ -126,6 +126,7 @@ class Fleet:
             work.answered = True
             self._supervisor.dispatch()  # what waited for it to come need not wait any more
         work.done(Outcome(error=CancelledError("taken back")))
+        work.let_go()
         return True
 
     def reload(self, specs: Sequence[WorkerSpec]) -> None:
@@ -322,6 +323,7 @@ class Fleet:
                     assert self._supervisor.shipping is not None
                     self._supervisor.shipping.arena.release(work.slot)
                     work.slot = None
+                work.let_go()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):

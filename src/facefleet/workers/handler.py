@@ -107,6 +107,7 @@ class WorkerSpec:
         instances: Batches that run at a time.
         depth: Batches it may hold; what is more than `instances` waits there so that the device does not.
         cores: Processors that it is pinned to; empty: wherever the system likes.
+        niceness: How far it steps back for others on the same processors, as Unix counts it: 0 to 19.
         environment: Variables set for it before anything is loaded.
         result_bytes: Room for the results of one work; larger ones take a slower way.
     """
@@ -117,5 +118,6 @@ class WorkerSpec:
     instances: int = 1
     depth: int = 2
     cores: tuple[int, ...] = ()
+    niceness: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     result_bytes: int = 16384

@@ -213,6 +213,8 @@ def main(fd: int) -> int:
         logging.getLogger("facefleet").handlers[0].addFilter(lambda record: _mark(record, spec.name))
         if spec.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, spec.cores)
+        if spec.niceness and hasattr(os, "nice"):
+            os.nice(spec.niceness)
         _Worker(channel, spec, ArenaMapping(arena_fd, arena_size)).run()
     except (EOFError, OSError):
         os._exit(0)  # the parent is gone: nobody waits for anything

@@ -76,6 +76,14 @@ class Work:
     sent_at: float = 0.0
     crashes: int = 0
 
+    def let_go(self) -> None:
+        """Forget what was only for the answer, which has been given: lists of deadlines may hold a work for long."""
+        self.payload, self.done, self.ticket = Payload(None), _nobody, None
+
+
+def _nobody(outcome: Outcome[Payload]) -> None:
+    del outcome
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -25,6 +25,16 @@ def test_count_and_bytes_are_bounded_and_one_always_fits() -> None:
         admission.enter(1.0, size_bytes=0)
 
 
+def test_places_of_those_on_their_way_are_not_given_away() -> None:
+    admission = Admission(Bounds(3, 100))
+    admission.enter(0.0, size_bytes=1)
+    admission.check(0.0, coming=1)
+    with pytest.raises(QueueFullError, match="1 items are waiting or running and 2 on their way"):
+        admission.check(0.0, coming=2)
+    admission.leave(1.0, size_bytes=1)
+    admission.check(1.0, coming=2)
+
+
 def test_the_time_to_come_again_follows_the_measured_rate() -> None:
     admission = Admission(Bounds(100, 10**9))
     for _ in range(100):

@@ -108,6 +108,19 @@ def test_room_is_given_back() -> None:
         room.enter()
 
 
+def test_bodies_on_their_way_keep_a_place_for_a_second() -> None:
+    room = Room(Limits())
+    first, second = room.announce(10.0), room.announce(10.5)
+    assert room.coming(10.9) == 2
+    room.came(first)
+    room.came(first)
+    room.came(None)
+    assert room.coming(10.9) == 1
+    assert room.coming(11.6) == 0  # a slow client's
+    room.came(second)
+    assert room.coming(11.6) == 0
+
+
 def test_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     reader = add_key(path, "reader", ("read",), 5.0, 100)

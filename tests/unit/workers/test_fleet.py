@@ -200,6 +200,17 @@ def test_deadlines_are_kept_though_the_worker_is_busy() -> None:
         fleet.close()
 
 
+def test_an_answered_work_holds_no_bytes(fleet: Fleet) -> None:
+    answers = Answers()
+    deadline = time.monotonic() + 3600  # it stays in the list of deadlines
+    works = [answers.work(key, bytes(20_000), deadline=deadline) for key in range(3)]
+    for work in works:
+        fleet.submit(work)
+    answers.wait(3)
+    fleet.close(deadline_s=5.0)  # ends the thread, which lets go after the call
+    assert all(not work.payload.buffers and work.ticket is None for work in works)
+
+
 def test_works_can_be_taken_back() -> None:
     fleet = make(1, max_batch=1, service_s=(0.2, 0.0))
     fleet.open()

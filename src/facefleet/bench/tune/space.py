@@ -71,8 +71,14 @@ class Choice:
             "in_flight": str(self.in_flight),
         }
 
-    def settings(self, threads: int) -> dict[str, object]:
-        """Dotted setting -> value; an engine of several devices takes so many photos for each of them."""
+    def settings(self, threads: int, places: int = 0) -> dict[str, object]:
+        """Dotted setting -> value; an engine of several devices takes so many photos for each of them.
+
+        Args:
+            threads: Processors.
+            places: Photos that may be inside, where that is more than are in flight: callers that come at random need
+                room to wait.
+        """
         devices = 1 if self.layout.placement == "auto" else self.layout.devices.count(",") + 1
         return {
             "runtime.devices": self.layout.devices,
@@ -83,7 +89,7 @@ class Choice:
             "batch.detect": self.detect,
             "batch.embed": self.embed,
             "batch.max_delay_ms": self.delay_ms,
-            "batch.max_images": -(-self.in_flight // devices),
+            "batch.max_images": min(-(-max(self.in_flight, places) // devices), 65536),
         }
 
 

@@ -90,7 +90,7 @@ def run_trial(trial: Trial) -> Measured:
             return engine.submit(photos[number % len(photos)])
 
         closed_loop(submit, in_flight=trial.in_flight, seconds=0.0, warmup=max(len(photos), trial.in_flight))
-        with Sampler(device.partition(",")[0]) as sampler:
+        with Sampler(device.partition(",")[0], lambda: [worker.pid for worker in engine.workers()]) as sampler:
             driven = _driven(trial, submit)
         held = sum(int(worker.facts.get("rss_bytes") or 0) for worker in engine.workers())
     return _measured(trial, driven, sampler, held, len(device.split(",")))

@@ -5,6 +5,7 @@ Owns the order of the work and what is written. Measures through `trial`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -88,7 +89,7 @@ class Tuned:
             "made": self.result["made"],
             "evidence": evidence.name,
         }
-        write_profile(path, tuned, best.choice.settings(self.threads))
+        write_profile(path, tuned, best.choice.settings(self.threads, places_within(self.goal, best)))
 
     def missed(self) -> tuple[str, str]:
         """What to say where nothing holds the target, and what to do."""
@@ -104,6 +105,14 @@ class Tuned:
             f"{nearest.memory_bytes / 2**30:.1f} GiB",
             "allow more time, fewer faces, a lower rate or a smaller detector size, or add devices",
         )
+
+
+def places_within(goal: Goal, best: Tried[Choice]) -> int:
+    """Photos that may be inside so that the last of them is answered within the target (Little's law).
+
+    What is in flight keeps the devices busy in a closed loop; a server that took no more would refuse every burst.
+    """
+    return math.ceil(goal.p99_s * best.images_per_s)
 
 
 def choose_space(settings: Settings, threads: int) -> Space:

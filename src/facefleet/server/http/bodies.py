@@ -149,6 +149,7 @@ class Body:
             try:
                 chunk = await asyncio.wait_for(anext(stream), min(limits.idle_timeout_s, max(0.0, left_s)))
             except StopAsyncIteration:
+                self._room.came(getattr(self._request.state, "coming", None))
                 return
             except TimeoutError:
                 raise RequestTimeoutError("the body came too slowly", hint="send it at once") from None

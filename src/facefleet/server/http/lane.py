@@ -48,6 +48,7 @@ class Lane:
         scope.setdefault("state", {})["request_id"] = request_id
         started = time.perf_counter()
         status = 500
+        coming: int | None = None
 
         async def tell(message: Message) -> None:
             nonlocal status
@@ -67,7 +68,9 @@ class Lane:
                 if not free:
                     try:
                         if path.startswith(_ONE_PICTURE) and path.endswith(_ENDS):
-                            self._engine.check_room()
+                            now = time.monotonic()
+                            self._engine.check_room(coming=self._room.coming(now))
+                            scope["state"]["coming"] = coming = self._room.announce(now)
                         self._room.enter()
                     except OverloadError as error:
                         await problem(error, request_id=request_id)(scope, receive, tell)
@@ -78,6 +81,7 @@ class Lane:
                     if not free:
                         self._room.leave()
             finally:
+                self._room.came(coming)
                 took = time.perf_counter() - started
                 route = getattr(scope.get("route"), "path", "other")
                 REQUESTS.answered("http", route, status, took)
