@@ -31,7 +31,7 @@ def streams(bench: Bench) -> None:
             bound: list[Any] = []
             for count in counts:
                 bound += [runner.bind(size, 112, 112) for _ in range(count - len(bound))]  # type: ignore[attr-defined]
-                lanes = [each.stream for each in bound]
+                lanes = [each.enqueue.stream for each in bound]
                 torch.cuda.synchronize()
                 started, done = time.perf_counter(), 0
                 while time.perf_counter() - started < bench.options.seconds / 3:

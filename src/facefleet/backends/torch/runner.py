@@ -260,7 +260,8 @@ class _Slot:
         bucket, height, width = key
         self._bucket, self._options, self._lane = bucket, options, lane
         self._bound = BoundNetwork(module, (bucket, height, width, 3), device, capture=options.cuda_graphs)
-        self._stream, self._graph, self._input = self._bound.stream, self._bound.graph, self._bound.input
+        self._stream, self._graph = self._bound.enqueue.stream, self._bound.enqueue.graph
+        self._input = self._bound.input
         self._done = torch.cuda.Event(blocking=not options.spin_wait)
         self._pinned = torch.zeros(self._input.shape, dtype=torch.uint8, pin_memory=True)
         self._results = [torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in self._bound.outputs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -225,7 +225,7 @@ def _rows(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index[:, :, None].expand(-1, -1, values.shape[2]))
 
 
-@lru_cache(maxsize=16)
+@cache  # for good: recorded work goes on reading it
 def _cells(
     width: int, height: int, strides: tuple[int, ...], anchors: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -235,7 +235,7 @@ def _cells(
     return torch.cat(corners).to(device), torch.cat(steps).to(device)
 
 
-@lru_cache(maxsize=16)
+@cache
 def _priors(width: int, height: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Centers (cells, 2) and sides (cells, 1)."""
     centers, sides = (torch.from_numpy(each.copy()).to(device) for each in priors(width, height))

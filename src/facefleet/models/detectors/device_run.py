@@ -47,29 +47,33 @@ class DeviceDetector:
         """How a picture lies in the inputs, one for each of `sides`, in their order."""
         return self._detector.plan(width, height, self._sizes)
 
-    def find(
-        self,
-        pictures: Pictures,
-        contents: Sequence[Tensor],
-        scales: Sequence[Tensor],
-        frames: Tensor,
-        thresholds: Tensor,
-        select: Selection,
-    ) -> DeviceDetections:
-        """Find the faces of a batch, on the stream that is current.
+    def run(self, pictures: Pictures, contents: Sequence[Tensor]) -> None:
+        """Run the networks on a batch, on the stream that is current.
 
         Args:
             pictures: As many as one of `buckets`.
             contents: For each side (n, 2) int64 rows and columns that each picture covers.
-            scales: For each side (n, 2) float32 input pixels per pixel of the original, x and y.
+        """
+        for side, content in zip(self.sides, contents, strict=True):
+            network = self._networks[side, len(pictures)]
+            letterbox_into(network.input, pictures, content)
+            network.enqueue()
+
+    def settled(
+        self, scales: Sequence[Tensor], frames: Tensor, thresholds: Tensor, select: Selection
+    ) -> DeviceDetections:
+        """The faces that the last `run` of a bucket found, on the stream that is current.
+
+        Args:
+            scales: For each side (n, 2) float32 input pixels per pixel of the original, x and y; n is the bucket.
             frames: (n, 2) float32 width and height of the originals.
             thresholds: (n,) float32: least scores.
             select: What to keep besides.
         """
-        parts = []
-        for side, content, scale in zip(self.sides, contents, scales, strict=True):
-            network = self._networks[side, len(pictures)]
-            letterbox_into(network.input, pictures, content)
-            outputs = network.enqueue()
-            parts.append((self._head.batch_candidates(outputs, side, side, thresholds), scale))
+        read, bucket = self._head.batch_candidates, len(frames)
+        outputs = [self._networks[side, bucket].outputs for side in self.sides]
+        parts = [
+            (read(values, side, side, thresholds), scale)
+            for values, side, scale in zip(outputs, self.sides, scales, strict=True)
+        ]
         return settle(parts, frames, select)

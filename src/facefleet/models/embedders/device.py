@@ -41,6 +41,7 @@ class DeviceEmbedder:
         self._top, self._left = (SIDE_PX - spec.height) // 2, (SIDE_PX - spec.width) // 2
         whole = (len(largest), SIDE_PX, SIDE_PX, 3)
         self.room = largest if largest.shape == whole else torch.zeros(whole, dtype=torch.uint8, device=largest.device)
+        self._plain = {each.batch: torch.zeros_like(each.outputs[0]) for each in self._networks} if self._flip else {}
         for network in self._networks:
             if network.outputs[0].shape != (network.batch, self._dimension):
                 raise BadOutputError(
@@ -53,22 +54,31 @@ class DeviceEmbedder:
         """Batch sizes, rising."""
         return tuple(network.batch for network in self._networks)
 
-    def embed(self, count: int) -> tuple[Tensor, Tensor]:
-        """Embed the first `count` chips of `room`, on the stream that is current.
+    def bucket(self, count: int) -> int:
+        """The batch that so many chips run in."""
+        return self._network(count).batch
 
-        Returns:
-            (count, d) float32 of unit rows and (count,) float32 norms before, in memory of their own.
-        """
-        network = next(each for each in self._networks if each.batch >= count)
+    def run(self, count: int) -> None:
+        """Run the network on the first `count` chips of `room`, on the stream that is current."""
+        network = self._network(count)
         if network.input is not self.room:
             bottom, right = self._top + network.input.shape[1], self._left + network.input.shape[2]
             network.input[:count].copy_(self.room[:count, self._top : bottom, self._left : right])
-        raw = self._run(network)
+        network.enqueue()
         if self._flip:
-            raw = raw.clone()
+            plain = self._plain[network.batch]
+            plain.copy_(network.outputs[0])
             network.input.copy_(network.input.flip(2))
-            raw += self._run(network)
-        return l2_normalize(raw[:count])
+            network.enqueue()
 
-    def _run(self, network: BoundNetwork) -> Tensor:
-        return network.enqueue()[0]
+    def vectors(self, bucket: int) -> tuple[Tensor, Tensor]:
+        """What the last `run` of a bucket found, on the stream that is current.
+
+        Returns:
+            (bucket, d) float32 of unit rows and (bucket,) float32 norms before, in memory of their own.
+        """
+        raw = self._network(bucket).outputs[0]
+        return l2_normalize(raw + self._plain[bucket] if self._flip else raw)
+
+    def _network(self, count: int) -> BoundNetwork:
+        return next(each for each in self._networks if each.batch >= count)

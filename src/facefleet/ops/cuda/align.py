@@ -6,7 +6,7 @@ exact place, as OpenCV 5 has it; OpenCV 4 rounds places to 1/32 pixel.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -38,9 +38,9 @@ def alignment_matrices(landmarks: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return _similarity(real, imaginary, source_mean, target_mean, finite)
 
 
-@lru_cache(maxsize=16)
+@cache
 def _template(device: torch.device) -> torch.Tensor:
-    """Copied once: a copy from ordinary memory waits for the device."""
+    """Copied once, for good: a copy from ordinary memory waits for the device, and recorded work goes on reading it."""
     return torch.as_tensor(TEMPLATE_112, device=device)
 
 

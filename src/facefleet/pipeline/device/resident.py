@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from facefleet.backends.torch.bound import Recorded
+from facefleet.backends.torch.runner import TorchRunner
 from facefleet.config import BatchSettings
 from facefleet.decode.nvimagecodec import CardDecoder
 from facefleet.errors import OutOfMemoryError
@@ -85,9 +88,10 @@ class Resident:
 
     def __init__(self, models: Loaded, batch: BatchSettings, card: CardDecoder | None = None) -> None:
         assert models.detector is not None
-        self.select: Selection = models.select
         self.card = card
-        self.device: torch.device = models.detector.runner.device  # type: ignore[attr-defined]
+        runner = models.detector.runner
+        assert isinstance(runner, TorchRunner)
+        self.device = runner.device
         self.batch, self.chips = batch.detect, batch.embed
         self.detector = DeviceDetector(models.detector, models.sizes, buckets_up_to(self.batch, _DETECT_BUCKETS))
         self.embedder = None
@@ -107,6 +111,26 @@ class Resident:
             self.rooms[True] = self.embedder.room
         self.results = [pinned((self.chips, self.dimension + 2), torch.float32, self.device) for _ in range(RESULTS)]
         self.decoding, self.finding, self.embedding = (Lane(self.device) for _ in range(3))
+        self._record = partial(Recorded, device=self.device, capture=runner.options.cuda_graphs)
+        self._last: dict[int, Recorded[Tensor]] = {}
+        for bucket in reversed(self.embedder.buckets if self.embedder is not None else ()):
+            first = next(iter(self._last.values()), None)
+            self._last[bucket] = self._record(partial(self._finished, bucket), beside=first)
+        self.select = models.select
+
+    @property
+    def select(self) -> Selection:
+        """What is kept; setting it records the work that finds faces anew."""
+        return self._select
+
+    @select.setter
+    def select(self, select: Selection) -> None:
+        self._select = select
+        self._settling: dict[tuple[Slot, int], Recorded[None]] = {}
+        for slot in self.slots:
+            for bucket in reversed(self.detector.buckets):
+                first = next(iter(self._settling.values()), None)
+                self._settling[slot, bucket] = self._record(partial(self._settle, slot, bucket), beside=first)
 
     def plan(self) -> str:
         """The memory plan, in words."""
@@ -127,6 +151,8 @@ class Resident:
 
     def close(self) -> None:
         """Give the memory back."""
+        self._settling.clear()
+        self._last.clear()
         self.slots.clear()
         self.rooms.clear()
         self.results.clear()
@@ -214,18 +240,18 @@ class Resident:
         self.finding.wait(filled)
         assert slot.pictures is not None
         with self.finding.use():
-            found = self.detector.find(
-                slot.pictures,
-                slot.contents(bucket),
-                slot.input_scales(bucket),
-                slot.frames(bucket),
-                slot.thresholds(bucket),
-                self.select,
-            )
-            self._place(slot, found)
-            slot.host_heads.copy_(slot.heads, non_blocking=True)
-            slot.host_rows.copy_(slot.rows[: len(slot.host_rows)], non_blocking=True)
+            self.detector.run(slot.pictures, slot.contents(bucket))
+            self._settling[slot, bucket]()
         return self.finding.mark()
+
+    def _settle(self, slot: Slot, bucket: int) -> None:
+        """From what the networks returned to what the host reads."""
+        found = self.detector.settled(
+            slot.input_scales(bucket), slot.frames(bucket), slot.thresholds(bucket), self._select
+        )
+        self._place(slot, found)
+        slot.host_heads.copy_(slot.heads, non_blocking=True)
+        slot.host_rows.copy_(slot.rows[: len(slot.host_rows)], non_blocking=True)
 
     def _place(self, slot: Slot, found: DeviceDetections) -> None:
         """Write faces one after the other, picture by picture, with the transforms that cut them out."""
@@ -247,7 +273,7 @@ class Resident:
         target = torch.where(present, present.cumsum(0) - 1, last)
         rows = torch.cat([boxes, points, found.scores.view(-1, 1), usable[:, None]], dim=1)
         slot.rows.index_copy_(0, target, rows)
-        slot.which.index_copy_(0, target, torch.arange(n, device=self.device).repeat_interleave(k))
+        slot.which.index_copy_(0, target, torch.arange(n, device=self.device)[:, None].expand(n, k).flatten())
         slot.matrices.index_copy_(0, target, matrices)
         slot.usable.index_copy_(0, target, usable)
         heads = [found.counts, found.best_rejected, found.more | full, found.finite]
@@ -294,16 +320,24 @@ class Resident:
             if chips:
                 kept = torch.empty(room.shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
                 kept.copy_(room, non_blocking=True)
-            blur = blur_scores(room, torch.ones(count, dtype=torch.bool, device=self.device))
             if embed:
                 assert self.embedder is not None
-                vectors, norms = self.embedder.embed(count)
+                self.embedder.run(count)
+                done = self._last[self.embedder.bucket(count)]()
             else:
-                vectors = torch.full((count, self.dimension), torch.nan, device=self.device)
-                norms = vectors[:, 0]
-            done = torch.cat([vectors, norms[:, None], blur[:, None]], dim=1)
-            result[:count].copy_(done, non_blocking=True)
+                done = torch.full((count, self.dimension + 2), torch.nan, device=self.device)
+                done[:, -1] = self._blur(room)
+            result[:count].copy_(done[:count], non_blocking=True)
         return self.embedding.mark(), kept
+
+    def _finished(self, bucket: int) -> Tensor:
+        """(bucket, dimension + 2) vectors, norms and blur of the last run."""
+        assert self.embedder is not None
+        vectors, norms = self.embedder.vectors(bucket)
+        return torch.cat([vectors, norms[:, None], self._blur(self.rooms[True][:bucket])[:, None]], dim=1)
+
+    def _blur(self, chips: Tensor) -> Tensor:
+        return blur_scores(chips, torch.ones(len(chips), dtype=torch.bool, device=self.device))
 
 
 class CardRefusedError(Exception):

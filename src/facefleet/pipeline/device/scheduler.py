@@ -189,8 +189,7 @@ class DeviceScheduler(Scheduler):
             with self._fed:
                 batch: Sequence[_Waiting] = ()
                 while not self._ending and not batch:
-                    coming = self._preparing + len(self._loaded) + len(self._new)
-                    batch = self._ready.take(time.monotonic(), expecting=coming > 0)
+                    batch = self._ready.take(time.monotonic(), expecting=self._more_coming())
                     if not batch:
                         self._fed.wait(_COMPANY_S if len(self._ready) else None)
                 if not batch:
@@ -202,6 +201,18 @@ class DeviceScheduler(Scheduler):
                 self._give_up(error)
             self._found.put(True)
         self._found.put(False)
+
+    def _more_coming(self) -> bool:
+        """Whether photos are on their way to the feeder; called with the lock held."""
+        return bool(self._preparing or self._loaded or len(self._new))
+
+    def _prepared(self) -> None:
+        """A photo has come to the feeder, or will not; it is woken where that may change what it does."""
+        with self._fed:
+            self._preparing -= 1
+            ready = len(self._ready)
+            if ready == 1 or ready >= self._resident.batch or not self._more_coming():
+                self._fed.notify()
 
     def _launch(self, items: Sequence[_Waiting]) -> None:
         """Have a batch decoded and its faces found."""
@@ -380,7 +391,7 @@ class DeviceScheduler(Scheduler):
 
 
 class _Preparing:
-    """Counts a photo as on its way to the device, and wakes the feeder when it has arrived, or will not."""
+    """Counts a photo as on its way to the device."""
 
     def __init__(self, scheduler: DeviceScheduler) -> None:
         self._scheduler = scheduler
@@ -390,6 +401,4 @@ class _Preparing:
             self._scheduler._preparing += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._scheduler._fed:
-            self._scheduler._preparing -= 1
-            self._scheduler._fed.notify()
+        self._scheduler._prepared()
