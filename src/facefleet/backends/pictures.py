@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from facefleet.backends.base import InputContract
 from facefleet.types import F32Array, U8Array
@@ -51,8 +53,8 @@ def with_picture_input(model: Path, contract: InputContract) -> bytes:
     proto = onnx.load(model)
     graph = proto.graph
     target = graph.input[0].name
-    mean, std = np.array(contract.mean, np.float32), np.array(contract.std, np.float32)
-    constants = {"pictures_scale": (1 / std).reshape(1, 3, 1, 1)}
+    mean, std = (np.array(each, np.float32) for each in (contract.mean, contract.std))
+    constants: dict[str, NDArray[Any]] = {"pictures_scale": (1 / std).reshape(1, 3, 1, 1)}
     nodes = [
         # TensorRT wants float before anything else.
         helper.make_node("Cast", ["pictures"], ["pictures_float"], to=TensorProto.FLOAT),
