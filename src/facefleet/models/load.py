@@ -116,8 +116,7 @@ def load_models(
         embedder=embedder,
         sizes=settings.detect.sizes,
         select=select,
-        # OpenVINO computes in threads of its own: while all of them are busy, one more worker decodes and aligns.
-        workers=loader.threads + 1 if loader.choice.backend == "openvino" else loader.threads,
+        workers=loader.threads,
         detector_sha256=loader.detector_file.sha256,
         embedder_sha256=loader.embedder_file.sha256,
         description=loader.describe(precision),

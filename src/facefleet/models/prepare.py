@@ -100,7 +100,8 @@ def _prepare(
 
 def rounder(model: ModelProto, spec: DetectorSpec | EmbedderSpec) -> Rounder:
     """Weights that bf16 can hold, fitted to drawn faces: there may be no others where a pack is first used."""
-    from facefleet.models.build.pictures import chips, network_input, scenes
+    from facefleet.backends.pictures import network_input
+    from facefleet.models.build.pictures import chips, scenes
     from facefleet.models.build.rounding import Rounder
 
     if isinstance(spec, DetectorSpec):

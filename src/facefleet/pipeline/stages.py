@@ -80,7 +80,8 @@ class Stages:
             BackendError: The run failed; no photo was given anything.
         """
         pixels = batch[0].pixels[None] if len(batch) == 1 else np.stack([item.pixels for item in batch])
-        found = self.detector.infer(pixels, self.select.score)
+        scales = [item.plan.scale_y / (item.photo.image.scale if item.photo.image else 1.0) for item in batch]
+        found = self.detector.infer(pixels, self.select.score, scales)
         for item, candidates in zip(batch, found, strict=True):
             item.photo.parts.append((item.plan, candidates))
 

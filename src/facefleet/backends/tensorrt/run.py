@@ -87,7 +87,7 @@ class TensorRtRunner(Runner):
             raise BackendError("TensorRT builds for a profile and none is given", hint="use `facefleet build`")
         with tempfile.TemporaryDirectory(prefix="facefleet-") as folder:
             graph = Path(folder) / self.model.name
-            graph.write_bytes(with_picture_input(self.model, self.contract, cast_first=True))
+            graph.write_bytes(with_picture_input(self.model, self.contract))
             options = TensorRtOptions(
                 profiles=tuple({_PICTURES: shapes} for shapes in self.options.profiles),
                 pools=self.options.pools,

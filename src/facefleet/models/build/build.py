@@ -20,13 +20,14 @@ import numpy as np
 from onnx import load, save
 
 from facefleet.backends import InputContract, Runner, RunnerOptions, create_runner
+from facefleet.backends.pictures import network_input
 from facefleet.errors import ConfigError
 from facefleet.models.build.auto import Place, fastest, search_precision
 from facefleet.models.build.engines import Engine, EngineSpec, EngineStore
 from facefleet.models.build.judge import DetectorJudge, EmbedderJudge, Guard, Judge
 from facefleet.models.build.lower import Low, Lowering, lowering, possible
 from facefleet.models.build.parity import ParityReport, compare, together
-from facefleet.models.build.pictures import chips, network_input, read_pairs, scenes
+from facefleet.models.build.pictures import chips, read_pairs, scenes
 from facefleet.models.build.profile import MemoryEstimate, Profile, Span, check_profiles, estimate_memory
 from facefleet.models.build.quantize import Calibration
 from facefleet.models.build.recipe import Recipe

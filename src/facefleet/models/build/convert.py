@@ -14,11 +14,12 @@ import numpy as np
 from onnx import ModelProto
 
 from facefleet.backends import InputContract
+from facefleet.backends.pictures import network_input
 from facefleet.errors import GraphError
 from facefleet.models.build.dynamic import dynamic_onnx
 from facefleet.models.build.from_torch import Exporter, onnx_from_torch
 from facefleet.models.build.inspect import inspect_model
-from facefleet.models.build.pictures import chips, network_input, scenes
+from facefleet.models.build.pictures import chips, scenes
 from facefleet.models.build.simplify import simplify
 from facefleet.models.build.trial import Trial, try_batches
 from facefleet.types import F32Array

@@ -27,7 +27,7 @@ from facefleet.models.prepare import CHUNK
 from facefleet.packs.fetch import digest, locked, sync_folder
 
 _log = logging.getLogger(__name__)
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import onnx
 from onnx import ModelProto
 
 from facefleet.backends import InputContract
+from facefleet.backends.pictures import network_input
 from facefleet.errors import ConfigError
 from facefleet.models.build.cast import cast_graph, tail
-from facefleet.models.build.pictures import network_input
 from facefleet.models.build.quantize import Calibration, Quantizer
 from facefleet.models.prepare import rounder
 from facefleet.packs import DetectorSpec, EmbedderSpec

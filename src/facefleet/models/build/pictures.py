@@ -13,14 +13,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from facefleet.backends import InputContract
 from facefleet.decode import Decoder
 from facefleet.errors import ConfigError, InputError, SourceError
 from facefleet.models.build.judge import Pairs
 from facefleet.models.detectors import Detector, Selection, settle
 from facefleet.models.drawn import drawn_chips, drawn_scene
 from facefleet.ops import alignment_matrices, letterbox, plan_letterbox, warp_chips
-from facefleet.types import F32Array, Image, U8Array
+from facefleet.types import Image, U8Array
 
 _log = logging.getLogger(__name__)
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
@@ -133,13 +132,6 @@ def read_pairs(file: Path, detector: Detector, height: int, width: int) -> tuple
         raise ConfigError(f"{file}: no pairs", hint="a line a pair: path, path, 1 or 0, separated by tabs")
     table = np.array(pairs, np.intp)
     return np.stack(found), Pairs(table[:, 0], table[:, 1], table[:, 2] == 1, np.arange(len(pairs)) % 10)
-
-
-def network_input(pictures: U8Array, contract: InputContract) -> F32Array:
-    """(n, h, w, 3) uint8 RGB pictures as the network wants them, (n, 3, h, w) float32."""
-    colored = pictures if contract.color == "rgb" else pictures[..., ::-1]
-    scaled = (colored.astype(np.float32) - np.asarray(contract.mean, np.float32)) / np.asarray(contract.std, np.float32)
-    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
 
 def _faces(image: Image, detector: Detector, height: int, width: int) -> U8Array:

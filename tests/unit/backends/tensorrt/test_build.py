@@ -134,7 +134,7 @@ class TestRealBuilder:
     def test_pictures_as_the_input(self, binding, tmp_path):
         contract = InputContract("bgr", (104.0, 117.0, 123.0), (1.0,) * 3)
         path = tmp_path / "pictures.onnx"
-        path.write_bytes(with_picture_input(self.network(tmp_path / "m.onnx"), contract, cast_first=True))
+        path.write_bytes(with_picture_input(self.network(tmp_path / "m.onnx"), contract))
         shapes = tuple((count, 112, 112, 3) for count in (1, 2, 4))
         assert build_plan(path, options({"pictures": shapes}), binding)
 
