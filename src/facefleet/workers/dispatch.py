@@ -47,6 +47,39 @@ class Seat:
         """Everything it holds."""
         return [work for batch in self.batches.values() for work in batch.values()]
 
+    def has_room(self) -> bool:
+        """Whether it may be given a batch that needs no seat to itself."""
+        return self.open and not self.alone and len(self.batches) < self.depth
+
+
+@dataclass(slots=True, eq=False)
+class _Stage:
+    """What waits for the workers of a stage, and their seats.
+
+    Attributes:
+        batcher: New works.
+        upstream: The stage whose works become works of this one.
+        seats: Of its workers.
+        suspects: Works that were running when a worker ended.
+        returned: Works that a worker held then, but cannot have ended it.
+        running: How many works its workers have.
+    """
+
+    batcher: Batcher[Work]
+    upstream: _Stage | None = None
+    seats: list[Seat] = field(default_factory=list)
+    suspects: deque[Work] = field(default_factory=deque)
+    returned: deque[Work] = field(default_factory=deque)
+    running: int = 0
+
+    def waiting(self) -> int:
+        """Works that no worker has."""
+        return len(self.batcher) + len(self.suspects) + len(self.returned)
+
+    def expecting(self) -> bool:
+        """Whether more works are known to be on their way."""
+        return self.upstream is not None and self.upstream.waiting() + self.upstream.running > 0
+
 
 class Dispatcher:
     """Queues by stage, seats, and the works between them. The caller holds a lock and hands the time in.
@@ -63,11 +96,10 @@ class Dispatcher:
     ) -> None:
         self.batchers: dict[str, Batcher[Work]] = {stage: Batcher(policy) for stage, policy in policies.items()}
         self.seats: dict[str, Seat] = {}
-        self._upstream = dict(upstream or {})
+        self._stages = {name: _Stage(batcher) for name, batcher in self.batchers.items()}
+        for name, before in (upstream or {}).items():
+            self._stages[name].upstream = self._stages[before]
         self._max_crashes = max_crashes
-        self._suspects: dict[str, deque[Work]] = {stage: deque() for stage in policies}
-        self._returned: dict[str, deque[Work]] = {stage: deque() for stage in policies}
-        self._running = dict.fromkeys(policies, 0)
         self._numbers = itertools.count()
         self._batch_numbers = itertools.count()
         self._deadlines: list[tuple[float, int, Work]] = []
@@ -79,37 +111,37 @@ class Dispatcher:
             raise InternalError(f"no stage {work.stage!r}")
         work.number = next(self._numbers)
         if work.deadline is not None:
-            live = sum(self.waiting(stage) + self._running[stage] for stage in self.batchers)
+            live = sum(stage.waiting() + stage.running for stage in self._stages.values())
             if len(self._deadlines) > 2 * live + 64:  # most of them have their answer: let them go
                 self._deadlines = [entry for entry in self._deadlines if not _settled(entry[2])]
                 heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (work.deadline, work.number, work))
-        self._queue(work, now)
+        work.state = WorkState.WAITING
+        work.ticket = batcher.add(work, now=now, shape=work.shape, priority=work.priority, cost=work.cost)
 
     def waiting(self, stage: str) -> int:
         """Works that no worker has."""
-        return len(self.batchers[stage]) + len(self._suspects[stage]) + len(self._returned[stage])
+        return self._stages[stage].waiting()
 
     def running(self, stage: str) -> int:
         """Works that workers have."""
-        return self._running[stage]
+        return self._stages[stage].running
 
     def seat(self, name: str, stage: str, *, instances: int, depth: int) -> Seat:
         """A worker is ready."""
         seat = self.seats[name] = Seat(name, stage, instances, max(depth, instances))
+        self._stages[stage].seats.append(seat)
         return seat
 
     def dispatch(self, now: float) -> list[Batch]:
         """Hand out what may go now; the caller sends it."""
         sent: list[Batch] = []
-        for stage, batcher in self.batchers.items():
-            suspects = self._suspects[stage]
-            if not (len(batcher) or suspects or self._returned[stage]):
-                continue
-            seats = [seat for seat in self.seats.values() if seat.stage == stage and seat.open]
-            if suspects:
-                sent += self._send_suspects(stage, seats, now)
-            sent += self._send_batches(stage, seats, now)
+        for stage in self._stages.values():
+            if stage.suspects:
+                sent += self._send_suspects(stage, now)
+            free = [seat for seat in stage.seats if seat.has_room()]
+            if free and stage.waiting():
+                sent += self._send_batches(stage, free, now)
         return sent
 
     def finished(self, worker: str, batch: int, number: int) -> Work | None:
@@ -139,6 +171,7 @@ class Dispatcher:
         seat = self.seats.pop(worker, None)
         if seat is None:
             return [], []
+        self._stages[seat.stage].seats.remove(seat)
         held = seat.works()
         given_up = []
         for work in held:
@@ -147,15 +180,16 @@ class Dispatcher:
                 work.state = WorkState.ANSWERED
                 continue
             work.state = WorkState.WAITING
+            stage = self._stages[work.stage]
             if work in innocent:
-                (self._suspects if work.crashes else self._returned)[work.stage].append(work)
+                (stage.suspects if work.crashes else stage.returned).append(work)
                 continue
             work.crashes += 1
             if work.crashes > self._max_crashes:
                 work.state = WorkState.ANSWERED
                 given_up.append(work)
             else:
-                self._suspects[work.stage].append(work)
+                stage.suspects.append(work)
         return given_up, held
 
     def cancel(self, work: Work) -> bool:
@@ -181,11 +215,11 @@ class Dispatcher:
 
     def give_up(self, stage: str) -> list[Work]:
         """Take out everything that waits for a stage: there is nobody left to do it."""
-        works = [*self._suspects[stage], *self._returned[stage]]
-        self._suspects[stage].clear()
-        self._returned[stage].clear()
-        batcher = self.batchers[stage]
-        while batch := batcher.take(float("inf")):
+        left = self._stages[stage]
+        works = [*left.suspects, *left.returned]
+        left.suspects.clear()
+        left.returned.clear()
+        while batch := left.batcher.take(float("inf")):
             works += batch
         for work in works:
             work.state = WorkState.ANSWERED
@@ -203,19 +237,20 @@ class Dispatcher:
     def wake_at(self) -> float | None:
         """When `dispatch` or `expire` may have something new to do without an event; None: never."""
         times = [self._deadlines[0][0]] if self._deadlines else []
-        for stage, batcher in self.batchers.items():
+        for stage in self._stages.values():
             # Only waiting for company ends by itself; where no seat is free, a seat will say so.
-            seats = (s for s in self.seats.values() if s.stage == stage and s.open and not s.alone)
-            if len(batcher) and any(len(seat.batches) < seat.instances for seat in seats):
+            batcher = stage.batcher
+            if len(batcher) and any(seat.has_room() and len(seat.batches) < seat.instances for seat in stage.seats):
                 times.append(batcher.oldest() + batcher.policy.max_delay_s)
         return min(times, default=None)
 
-    def _send_suspects(self, stage: str, seats: list[Seat], now: float) -> list[Batch]:
+    def _send_suspects(self, stage: _Stage, now: float) -> list[Batch]:
         """Every suspect gets a seat to itself; at most half of the seats are kept for that."""
-        suspects = self._suspects[stage]
+        suspects = stage.suspects
         sent = []
+        seats = [seat for seat in stage.seats if seat.open]
         kept = sum(seat.alone for seat in seats)
-        for seat in sorted(seats, key=lambda seat: seat.cost):
+        for seat in sorted(seats, key=_outstanding):
             if not suspects:
                 break
             if not seat.alone and kept >= max(1, len(seats) // 2):
@@ -229,38 +264,25 @@ class Dispatcher:
                 seat.alone = seat.alone and bool(seat.batches)
         return sent
 
-    def _send_batches(self, stage: str, seats: list[Seat], now: float) -> list[Batch]:
+    def _send_batches(self, stage: _Stage, seats: list[Seat], now: float) -> list[Batch]:
         sent = []
-        batcher = self.batchers[stage]
-        upstream = self._upstream.get(stage)
-        expecting = upstream is not None and self.waiting(upstream) + self._running[upstream] > 0
+        expecting = stage.expecting()
         # First those that run nothing, then those that would hold a full batch in hand.
         for idle in (True, False):
             free = [
                 seat
                 for seat in seats
-                if not seat.alone and len(seat.batches) < seat.depth and (len(seat.batches) < seat.instances) == idle
+                if len(seat.batches) < seat.depth and (len(seat.batches) < seat.instances) == idle
             ]
-            while free and (len(batcher) or self._returned[stage]):
-                seat = min(free, key=_outstanding) if len(free) > 1 else free[0]
-                works = self._next(stage, now, len(free), expecting=expecting, only_full=not idle)
+            while free:
+                works = _next(stage, now, len(free), expecting=expecting, only_full=not idle)
                 if not works:
                     break
+                seat = min(free, key=_outstanding)
                 sent.append(self._hand_out(seat, works, now))
                 if len(seat.batches) >= (seat.instances if idle else seat.depth):
                     free.remove(seat)
         return sent
-
-    def _next(self, stage: str, now: float, seats: int, *, expecting: bool, only_full: bool) -> list[Work]:
-        returned = self._returned[stage]
-        batcher = self.batchers[stage]
-        if returned:
-            works = _together(returned, batcher.policy)
-            for work in works:
-                returned.remove(work)
-            return works
-        share = None if only_full else -(-len(batcher) // seats) or 1
-        return batcher.take(now, expecting=expecting, only_full=only_full, at_most=share)
 
     def _hand_out(self, seat: Seat, works: list[Work], now: float) -> Batch:
         batch = Batch(next(self._batch_numbers), seat.name, works)
@@ -269,27 +291,36 @@ class Dispatcher:
             work.state = WorkState.RUNNING
             work.sent_at = now
             seat.cost += work.cost
-        self._running[seat.stage] += len(works)
+        self._stages[seat.stage].running += len(works)
         return batch
 
     def _put_down(self, seat: Seat, work: Work) -> None:
         seat.cost -= work.cost
         if not any(seat.batches.values()):
             seat.cost = 0.0  # rounding does not add up
-        self._running[work.stage] -= 1
-
-    def _queue(self, work: Work, now: float) -> None:
-        work.state = WorkState.WAITING
-        work.ticket = self.batchers[work.stage].add(
-            work, now=now, shape=work.shape, priority=work.priority, cost=work.cost
-        )
+        self._stages[work.stage].running -= 1
 
     def _unqueue(self, work: Work) -> None:
-        if work.ticket is not None and self.batchers[work.stage].cancel(work.ticket):
+        stage = self._stages[work.stage]
+        if work.ticket is not None and stage.batcher.cancel(work.ticket):
             return
-        for queue in (self._suspects[work.stage], self._returned[work.stage]):
+        for queue in (stage.suspects, stage.returned):
             if work in queue:
                 queue.remove(work)
+
+
+def _next(stage: _Stage, now: float, seats: int, *, expecting: bool, only_full: bool) -> list[Work]:
+    """What the next of so many free seats is given; empty where nothing may go."""
+    if stage.returned:
+        works = _together(stage.returned, stage.batcher.policy)
+        for work in works:
+            stage.returned.remove(work)
+        return works
+    waiting = len(stage.batcher)
+    if not waiting:
+        return []
+    share = None if only_full else -(-waiting // seats)
+    return stage.batcher.take(now, expecting=expecting, only_full=only_full, at_most=share)
 
 
 def _together(works: Collection[Work], policy: BatchPolicy) -> list[Work]:

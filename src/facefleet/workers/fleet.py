@@ -12,6 +12,7 @@ import os
 import selectors
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,8 @@ class Fleet:
         self._wake_read = self._wake_write = -1
         self._thread: threading.Thread | None = None
         self._sleeps_until = 0.0
+        self._inbox: deque[Work] = deque()
+        self._collecting = False
 
     def open(self) -> None:
         """Start the workers and wait until all are ready.
@@ -89,17 +92,38 @@ class Fleet:
             ClosedError: The fleet is closed.
             WorkerLostError: No worker is left for its stage.
         """
+        self._check(work.stage)
+        self._inbox.append(work)
+        if self._collecting:
+            return  # taken in by the fleet's thread before it lets go of the lock: no need to wait for that
+        answers: list[Answer] = []
         with self._changed:
-            if self._supervisor.closing or self._supervisor.shipping is None:
-                raise ClosedError("the workers are stopped")
-            if not self._supervisor.alive(work.stage):
-                raise self._supervisor.lost(work.stage)
-            self.dispatcher.submit(work, time.monotonic())
+            self._take_in(answers)
             self._supervisor.dispatch()
             wake_at = self.dispatcher.wake_at()
             sooner = wake_at is not None and wake_at < self._sleeps_until
+        self._answer(answers)
         if sooner:
             self._wake()
+
+    def _check(self, stage: str) -> None:
+        """Refuse works that nobody would do; needs no lock."""
+        if self._supervisor.closing or self._supervisor.shipping is None:
+            raise ClosedError("the workers are stopped")
+        if not self._supervisor.alive(stage):
+            raise self._supervisor.lost(stage)
+
+    def _take_in(self, answers: list[Answer]) -> None:
+        """Queue what was handed in; with the lock held."""
+        while self._inbox:
+            work = self._inbox.popleft()
+            try:
+                self._check(work.stage)
+            except FacefleetError as error:  # closed since
+                self._supervisor.claim(answers, work, Outcome(error=error))
+                continue
+            if not work.answered:  # taken back meanwhile
+                self.dispatcher.submit(work, time.monotonic())
 
     def keep(self, work: Work, payload: Payload) -> Sequence[Lent] | None:
         """Hold the buffers of an answer in shared memory, to send them on without a copy; called in `Work.done`.
@@ -196,6 +220,7 @@ class Fleet:
             for work in self._supervisor.take_out_everything():
                 error = ClosedError("the workers were stopped before this was finished")
                 self._supervisor.claim(answers, work, Outcome(error=error))
+            self._take_in(answers)
             thread, self._thread = self._thread, None
         self._answer(answers)
         self._wake()
@@ -249,35 +274,46 @@ class Fleet:
                 failure = InternalError(f"the fleet's thread failed: {type(error).__name__}: {error}")
                 for work in self._supervisor.take_out_everything():
                     self._supervisor.claim(answers, work, Outcome(error=failure))
+                self._take_in(answers)
                 self._changed.notify_all()
             self._answer(answers)
 
     def _turn(self) -> bool:
         """Wait for something to happen and see to it; False once the fleet is closed."""
+        if self._thread is not threading.current_thread():
+            return False
         assert self._supervisor.selector is not None
-        with self._changed:
-            if self._thread is not threading.current_thread():
-                return False
-            timeout = self._timeout()
-        events = self._supervisor.selector.select(timeout)
+        events = self._supervisor.selector.select(max(0.0, self._sleeps_until - time.monotonic()))
         answers: list[Answer] = []
         with self._changed:
             if self._thread is not threading.current_thread():
                 return False
-            for key, _ in events:
-                if key.data is None:
-                    os.read(self._wake_read, 65536)
-                else:
-                    self._supervisor.read(key.data, answers)
-            self._supervisor.watch(answers)
-            self._supervisor.dispatch()
+            self._collecting = True
+            try:
+                self._see_to(events, answers)
+            finally:
+                self._collecting = False
+            if self._inbox:
+                self._take_in(answers)
+                self._supervisor.dispatch()
+            self._sleeps_until = self._next_look()
             self._changed.notify_all()
         self._answer(answers)
         return True
 
-    def _timeout(self) -> float:
-        """Until something may be due; heartbeats and hung works are looked at a few times a second."""
-        now = time.monotonic()
+    def _see_to(self, events: Sequence[tuple[selectors.SelectorKey, int]], answers: list[Answer]) -> None:
+        """What workers said, what time brings, and what was handed in meanwhile."""
+        for key, _ in events:
+            if key.data is None:
+                os.read(self._wake_read, 65536)
+            else:
+                self._supervisor.read(key.data, answers)
+        self._supervisor.watch(answers)
+        self._take_in(answers)
+        self._supervisor.dispatch()
+
+    def _next_look(self) -> float:
+        """When something may be due; heartbeats and hung works are looked at a few times a second."""
         times = [
             self._supervisor.look_at,
             *(w.restart_at for w in self._supervisor.workers.values() if w.restart_at is not None),
@@ -285,8 +321,7 @@ class Fleet:
         wake = self.dispatcher.wake_at()
         if wake is not None:
             times.append(wake)
-        self._sleeps_until = min(times)
-        return max(0.0, self._sleeps_until - now)
+        return min(times)
 
     # -- lives of workers; with the lock held ------------------------------------------------------------------
 

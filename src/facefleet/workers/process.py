@@ -95,16 +95,18 @@ class _Worker:
             message, frames = self._channel.receive()
             if message[0] == "stop":
                 return
-            _, number, works, room = message
             unused = iter(frames)
-            batch = [self._task(work, position, room, unused) for position, work in enumerate(works)]
-            handler = self._handler
-            if isinstance(handler, StreamHandler):
-                for task in batch:
-                    self._open[task.number] = (number, task)
-                    handler.start(task.number, task.payload, self._replied)
-            else:
-                self._batches.put((number, batch))
+            for number, works, room in message[1]:
+                self._take(number, [self._task(work, position, room, unused) for position, work in enumerate(works)])
+
+    def _take(self, number: int, batch: list[_Task]) -> None:
+        handler = self._handler
+        if isinstance(handler, StreamHandler):
+            for task in batch:
+                self._open[task.number] = (number, task)
+                handler.start(task.number, task.payload, self._replied)
+        else:
+            self._batches.put((number, batch))
 
     def _task(self, work: tuple[int, Any, Any], position: int, room: Span | None, frames: Iterator[bytes]) -> _Task:
         number, meta, where = work

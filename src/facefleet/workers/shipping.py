@@ -47,37 +47,42 @@ class Shipping:
     def __init__(self, size: int) -> None:
         self.arena = Arena(size)
 
-    def send(self, worker: Worker, batch: Batch) -> bool:
-        """Send a batch: ``("run", number, works, room)``, each work as its number, meta and where its buffers are.
+    def send(self, worker: Worker, batches: Sequence[Batch]) -> bool:
+        """Send batches: ``("run", [(number, works, room), ...])``, a work as number, meta, where its buffers are.
 
         Returns:
             False if the worker is gone; what it was given is then moved by whoever finds that out.
         """
-        works = batch.works
-        slots: list[Slot] = []
         frames: list[Any] = []
-        sizes = [_copied_bytes(work.payload) for work in works]
-        slot = self.arena.allot(sum(sizes)) if any(sizes) else None
-        if slot is not None:
-            slots.append(slot)
-        if slot is not None or not any(sizes):
-            message = self._placed(works, sizes, slot, slots)
-        else:  # the arena is full: the bytes go the slow way
-            message = []
-            for work in works:
-                buffers = [self.bytes_of(buffer) for buffer in work.payload.buffers]
-                frames += buffers
-                message.append((work.number, work.payload.meta, len(buffers)))
-        room = worker.spec.result_bytes
-        result = self.arena.allot(room * len(works))
-        worker.shipments[batch.number] = Shipment(slots, result, len(works))
+        message = [self._packed(worker, batch, frames) for batch in batches]
         assert worker.channel is not None
         try:
-            where = None if result is None else (result.offset, room)
-            worker.channel.send(("run", batch.number, message, where), frames)
+            worker.channel.send(("run", message), frames)
         except OSError:
             return False
         return True
+
+    def _packed(self, worker: Worker, batch: Batch, frames: list[Any]) -> tuple[int, list[Any], Span | None]:
+        """A batch as it is sent, its bytes in the arena or else added to `frames`."""
+        works = batch.works
+        slots: list[Slot] = []
+        sizes = [_copied_bytes(work.payload) for work in works]
+        size = sum(sizes)
+        slot = self.arena.allot(size) if size else None
+        if slot is not None:
+            slots.append(slot)
+        if slot is not None or not size:
+            packed = self._placed(works, sizes, slot, slots)
+        else:  # the arena is full: the bytes go the slow way
+            packed = []
+            for work in works:
+                buffers = [self.bytes_of(buffer) for buffer in work.payload.buffers]
+                frames += buffers
+                packed.append((work.number, work.payload.meta, len(buffers)))
+        room = worker.spec.result_bytes
+        result = self.arena.allot(room * len(works))
+        worker.shipments[batch.number] = Shipment(slots, result, len(works))
+        return batch.number, packed, None if result is None else (result.offset, room)
 
     def _placed(
         self, works: Sequence[Work], sizes: Sequence[int], slot: Slot | None, slots: list[Slot]

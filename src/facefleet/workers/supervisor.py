@@ -28,7 +28,7 @@ from facefleet.types import Outcome
 from facefleet.workers.dispatch import Dispatcher
 from facefleet.workers.handler import WorkerSpec
 from facefleet.workers.shipping import Shipping
-from facefleet.workers.work import Payload, Work
+from facefleet.workers.work import Batch, Payload, Work
 from facefleet.workers.worker import Worker, WorkerState
 
 _log = logging.getLogger(__name__)
@@ -298,8 +298,11 @@ class Supervisor:
         return WorkerLostError(f"no worker is left for {stage}: {last}")
 
     def alive(self, stage: str) -> bool:
-        """Whether anybody may yet do the works of a stage."""
-        return any(w.spec.stage == stage and w.state is not WorkerState.FAILED for w in self.workers.values())
+        """Whether anybody may yet do the works of a stage; needs no lock."""
+        for worker in self.workers.values():
+            if worker.spec.stage == stage and worker.state is not WorkerState.FAILED:
+                return True
+        return False
 
     def members(self) -> list[Worker]:
         """All workers, those that come and go included."""
@@ -328,12 +331,15 @@ class Supervisor:
         """Send what may go; with the lock held."""
         assert self.shipping is not None
         now = time.monotonic()
+        sent: dict[str, list[Batch]] = {}
         for batch in self.dispatcher.dispatch(now):
+            sent.setdefault(batch.worker, []).append(batch)
             for work in batch.works:
                 if work.ticket is not None:
                     STAGES[work.stage].waited(now - work.ticket.arrived)
-            worker = self.seated[batch.worker]
-            if not self.shipping.send(worker, batch):
+        for seat, batches in sent.items():
+            worker = self.seated[seat]
+            if not self.shipping.send(worker, batches):
                 worker.heard = -math.inf  # `watch` ends it, and moves what it had
 
     def claim(self, answers: list[Answer], work: Work, outcome: Outcome[Payload]) -> None:
