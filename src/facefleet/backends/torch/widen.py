@@ -34,7 +34,7 @@ class _Editor:
     def __init__(self, model: ModelProto) -> None:
         self._graph = model.graph
         self._opset = max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-        self._known = {tensor.name: numpy_helper.to_array(tensor) for tensor in self._graph.initializer}
+        self._known: dict[str, Array] = {t.name: numpy_helper.to_array(t) for t in self._graph.initializer}
         self._outputs = {value.name for value in self._graph.output}
 
     def merge_heads(self) -> int:
