@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from facefleet.backends.torch.importer import module_from_onnx
-from facefleet.backends.torch.widen import widen
+torch = pytest.importorskip("torch", reason='needs the extra: pip install "facefleet[torch]"')
+
+from facefleet.backends.torch.importer import module_from_onnx  # noqa: E402  # after the skip
+from facefleet.backends.torch.widen import widen  # noqa: E402
 
 Layer = tuple[str, str, int, int, int]
 """Input, output, channels in and out, side of the kernel."""
