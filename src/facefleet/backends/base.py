@@ -7,11 +7,11 @@ threads at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from facefleet.types import F32Array, U8Array
 ANY_SIZE = (-1, -1)
 """Among `RunnerOptions.warm`: the plan for sizes that have none of their own."""
 
-
+T = TypeVar("T")
+Outputs: TypeAlias = tuple[F32Array, ...]
 Shape4: TypeAlias = tuple[int, int, int, int]
 ProfileShapes: TypeAlias = tuple[Shape4, Shape4, Shape4]
 """(min, opt, max)."""
@@ -162,11 +163,34 @@ class Runner(ABC):
 
     def run_unchecked(self, pictures: U8Array) -> tuple[F32Array, ...]:
         """As `run`, whatever comes back: for the parity gate, which says more exactly what is wrong with it."""
-        if not self._opened:
-            raise ClosedError("the runner is not open", hint="use it inside `with runner:`")
-        if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or not len(pictures):
-            raise InternalError(f"a runner takes (n, h, w, 3) uint8, got {pictures.dtype} {pictures.shape}")
+        self._require(pictures)
         return self._run_impl(np.ascontiguousarray(pictures))
+
+    def read(
+        self, pictures: U8Array, reader: Callable[[Outputs, int], T], passed_on: frozenset[str] = frozenset()
+    ) -> list[T]:
+        """Run a batch, and read the answer of each picture where the runtime left it, without a copy of the outputs.
+
+        Args:
+            pictures: As for `run`.
+            reader: Given the outputs of some pictures and the row of one of them; they are valid during the call only.
+            passed_on: Names of outputs that may be anything: what is not finite in them shows in the others.
+
+        Returns:
+            What `reader` returned for each picture.
+
+        Raises:
+            As `run`.
+        """
+        self._require(pictures)
+
+        def read_checked(outputs: Outputs, rows: int) -> list[T]:
+            for name, output in zip(self.output_names, outputs, strict=True):
+                if name not in passed_on:
+                    _check(name, output, rows)
+            return [reader(outputs, row) for row in range(rows)]
+
+        return self._read_impl(np.ascontiguousarray(pictures), read_checked)
 
     def layer_milliseconds(self, picture: U8Array) -> dict[str, float]:
         """Time of every layer for one (1, h, w, 3) picture, by the name of its node; empty where it is not measured."""
@@ -193,7 +217,17 @@ class Runner(ABC):
     def _close_impl(self) -> None: ...
 
     @abstractmethod
-    def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]: ...
+    def _run_impl(self, pictures: U8Array) -> Outputs: ...
+
+    def _read_impl(self, pictures: U8Array, take: Callable[[Outputs, int], list[T]]) -> list[T]:
+        """Give outputs and their number of rows to `take`, at once or in parts; for backends that can save copies."""
+        return take(self._run_impl(pictures), len(pictures))
+
+    def _require(self, pictures: U8Array) -> None:
+        if not self._opened:
+            raise ClosedError("the runner is not open", hint="use it inside `with runner:`")
+        if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or not len(pictures):
+            raise InternalError(f"a runner takes (n, h, w, 3) uint8, got {pictures.dtype} {pictures.shape}")
 
 
 def _check(name: str, output: F32Array, rows: int) -> None:

@@ -16,20 +16,23 @@ import logging
 import queue
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree
 
 import numpy as np
 
-from facefleet.backends.base import ANY_SIZE, InputContract, Runner
+from facefleet.backends.base import ANY_SIZE, InputContract, Outputs, Runner, T
 from facefleet.backends.faults import device_error
 from facefleet.backends.timing import COMPUTE, TRANSFER_OUT, WAIT, part
 from facefleet.errors import BackendError, BackendUnavailableError
-from facefleet.types import F32Array, U8Array
+from facefleet.types import U8Array
 
 if TYPE_CHECKING:
     import openvino as ov
+
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 _ACTIVATIONS = ("Relu", "PRelu", "Clamp", "Sigmoid")
@@ -98,8 +101,8 @@ class OpenVinoRunner(Runner):
         chunk = self.options.chunk
         requests = self._compile(size, chunk)
         pictures = np.random.default_rng(0).integers(0, 256, (chunk, *size, 3)).astype(np.uint8)
-        singles = [self._infer(self._plans[size], pictures[i : i + 1]) for i in range(chunk)]
-        together = self._infer(requests, pictures)
+        singles = [self._infer(self._plans[size], pictures[i : i + 1], _copied) for i in range(chunk)]
+        together = self._infer(requests, pictures, _copied)
         if all(np.array_equal(np.concatenate(a), b) for a, b in zip(zip(*singles, strict=True), together, strict=True)):
             self._chunks[size] = requests
         else:
@@ -165,12 +168,22 @@ class OpenVinoRunner(Runner):
                 self._plans[ANY_SIZE] = self._compile(ANY_SIZE, 1)
             return self._plans[ANY_SIZE]
 
-    def _run_impl(self, pictures: U8Array) -> tuple[F32Array, ...]:
+    def _run_impl(self, pictures: U8Array) -> Outputs:
+        rows = [self._infer(requests, part, _copied) for requests, part in self._parts(pictures)]
+        return rows[0] if len(rows) == 1 else tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
+
+    def _read_impl(self, pictures: U8Array, take: Callable[[Outputs, int], list[T]]) -> list[T]:
+        found: list[T] = []
+        for requests, part_of_them in self._parts(pictures):
+            found += self._infer(requests, part_of_them, take)
+        return found
+
+    def _parts(self, pictures: U8Array) -> Iterator[tuple[queue.SimpleQueue[Any], U8Array]]:
+        """Pictures as they are run: each alone, or as many as there is a plan for."""
         size = (pictures.shape[1], pictures.shape[2])
         several = self._chunks.get(size)
         whole = several is not None and len(pictures) % self.options.chunk == 0
         single = self._plans.get(size) or (several if whole else self._any_size())
-        rows: list[tuple[F32Array, ...]] = []
         start = 0
         while start < len(pictures):
             if several is not None and len(pictures) - start >= self.options.chunk:
@@ -178,24 +191,31 @@ class OpenVinoRunner(Runner):
             else:
                 assert single is not None
                 step, requests = 1, single
-            rows.append(self._infer(requests, pictures[start : start + step]))
+            yield requests, pictures[start : start + step]
             start += step
-        return rows[0] if len(rows) == 1 else tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
 
-    def _infer(self, requests: queue.SimpleQueue[Any], pictures: U8Array) -> tuple[F32Array, ...]:
+    def _infer(self, requests: queue.SimpleQueue[Any], pictures: U8Array, take: Callable[[Outputs, int], R]) -> R:
+        """What `take` makes of the outputs, which are the request's own, and of the number of pictures."""
         import openvino as ov
 
         with part(WAIT):
             request = requests.get()
         try:
-            with part(COMPUTE):
-                request.infer({0: ov.Tensor(pictures, shared_memory=True)})
+            try:
+                with part(COMPUTE):
+                    request.infer({0: ov.Tensor(pictures, shared_memory=True)}, share_outputs=True)
+                outputs = tuple(np.asarray(output.data, np.float32) for output in request.output_tensors)
+            except RuntimeError as error:
+                raise device_error(f"openvino failed on {self.model.name}", message=str(error)) from error
             with part(TRANSFER_OUT):
-                return tuple(np.array(output.data, np.float32) for output in request.output_tensors)
-        except RuntimeError as error:
-            raise device_error(f"openvino failed on {self.model.name}", message=str(error)) from error
+                return take(outputs, len(pictures))
         finally:
             requests.put(request)
+
+
+def _copied(outputs: Outputs, rows: int) -> Outputs:
+    del rows
+    return tuple(output.copy() for output in outputs)
 
 
 def _blob_name(size: tuple[int, int], batch: int) -> str:

@@ -16,7 +16,7 @@ from facefleet.backends import Choice, InputContract, Runner, RunnerOptions, cho
 from facefleet.config import Settings, available_threads
 from facefleet.decode import Decoder
 from facefleet.errors import BackendUnavailableError
-from facefleet.models.detectors import Detector, Selection
+from facefleet.models.detectors import Detector, Selection, SparseHead
 from facefleet.models.embedders import Embedder
 from facefleet.models.guard import (
     check_detector,
@@ -135,7 +135,7 @@ class _Loader:
         self.choice = choose(settings.runtime)
         self.threads = settings.runtime.threads or available_threads()
         self._located = located
-        self.detector_file = prepare_detector(self._store, located, backend=self.choice.backend)
+        self.detector_file = prepare_detector(self._store, located, backend=self.choice.backend, sparse=True)
         self.embedder_file = prepare_embedder(self._store, located, backend=self.choice.backend)
         self.instances = settings.runtime.instances or self.threads
         self._options = RunnerOptions(device=self.choice.device, instances=self.instances, threads=self.threads)
@@ -161,13 +161,15 @@ class _Loader:
             compiling=self._compiling("fuse"),
         )
         recheck = self._settings.detect.recheck if exact else 0.0
-        second = self._runner("detector", options, "fp32") if recheck else None
+        runner, last = self._runner("detector", options, precision)
+        second, second_last = self._runner("detector", options, "fp32") if recheck else (None, last)
         return Detector(
-            self._runner("detector", options, precision),
+            runner,
             spec,
             one_scale=self._settings.detect.scale == "insightface",
             exact=second,
             recheck=recheck,
+            heads=tuple(SparseHead.load(each) if each is not None else None for each in (last, second_last)),
         )
 
     def embedder(self, precision: Precision, *, instances: int = 0) -> Embedder:
@@ -180,15 +182,15 @@ class _Loader:
             chunk=CHUNK,
             compiling=self._compiling("tune"),
         )
-        runner = self._runner("embedder", options, precision)
+        runner, _ = self._runner("embedder", options, precision)
         return Embedder(runner, spec, flip=self._settings.embed.flip)
 
     def _compiling(self, usual: Literal["tune", "fuse"]) -> Literal["tune", "fuse", "none"]:
         wanted = self._settings.runtime.compiling
         return usual if wanted == "auto" else wanted
 
-    def _runner(self, role: Role, options: RunnerOptions, precision: Precision) -> Runner:
-        """A runner of an engine that was built before, or of the graph."""
+    def _runner(self, role: Role, options: RunnerOptions, precision: Precision) -> tuple[Runner, Path | None]:
+        """A runner of an engine that was built before, or of the graph; and what was left out of it."""
         backend = self.choice.backend
         prepare = prepare_detector if role == "detector" else prepare_embedder
         # Lower precisions are made of the graph without the rewrites that only make one runtime faster.
@@ -203,13 +205,15 @@ class _Loader:
                 f"no int8 engine of {file.path.stem} for {backend} in {self._settings.runtime.engines}",
                 hint=f"facefleet build {self.manifest.name} --backend {backend} --precision int8 -o FOLDER",
             )
+        if engine is None and role == "detector":
+            file = prepare_detector(self._store, self._located, backend=backend, precision=precision, sparse=True)
         options = replace(
             options,
             precision="fp32" if precision == "int8" else precision,
             fp32_layers=frozenset(engine.facts["fp32_layers"]) if engine is not None else frozenset(),
             engine=engine.folder if engine is not None else None,
         )
-        return create_runner(backend, file.path, contract, options)
+        return create_runner(backend, file.path, contract, options), file.last
 
     def _engine(
         self,

@@ -33,6 +33,10 @@ class FakeRunner:
         self.asked.append([int(picture[0, 0, 0]) for picture in pictures])
         return (np.zeros((len(pictures), 1, 1), np.float32),)
 
+    def read(self, pictures, reader, passed_on=frozenset()):
+        outputs = self.run(pictures)
+        return [reader(outputs, row) for row in range(len(pictures))]
+
 
 class FakeSpec:
     family, nms = "scrfd", 0.4
@@ -58,6 +62,8 @@ def detector(monkeypatch):
     import facefleet.models.detectors.detector as module
 
     class Head:
+        passed_on: frozenset[str] = frozenset()
+
         def candidates(self, outputs, row, width, height, threshold):
             found = ANSWERS[asked[-1].asked[-1][row]] if asked[-1].asked[-1][row] else []
             boxes = np.array([box for box, _ in found], np.float32).reshape(-1, 4)

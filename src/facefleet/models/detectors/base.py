@@ -44,6 +44,11 @@ class DetectorHead(ABC):
     @abstractmethod
     def __init__(self, outputs: Sequence[tuple[str, int]]) -> None: ...
 
+    @property
+    def passed_on(self) -> frozenset[str]:
+        """Names of outputs that need not be held against infinity, since others are computed from them."""
+        return frozenset()
+
     @abstractmethod
     def candidates(
         self, outputs: Sequence[F32Array], row: int, width: int, height: int, threshold: float

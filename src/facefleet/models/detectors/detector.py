@@ -60,6 +60,7 @@ class Detector:
         exact: The same network in fp32, which is asked about inputs that `runner` is not sure of.
         recheck: Not sure is a face with a score below this, a large one that is little above it, and one for which two
             anchors tie.
+        heads: What reads the outputs of `runner` and of `exact`; None: what the family of `spec` says.
 
     Attributes:
         runner: As given.
@@ -75,13 +76,15 @@ class Detector:
         one_scale: bool = False,
         exact: Runner | None = None,
         recheck: float = 0.0,
+        heads: tuple[DetectorHead | None, DetectorHead | None] = (None, None),
     ) -> None:
         self.runner = runner
         self.spec = spec
         self._one_scale = one_scale
         self._exact, self._recheck = exact, recheck
         self.outputs: list[tuple[str, int]] = []
-        self._head: DetectorHead | None = None
+        self._given = heads
+        self._heads: list[DetectorHead] = []
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
@@ -94,12 +97,14 @@ class Detector:
 
     def _probe(self) -> None:
         """Run every size that has a plan once, and read what the outputs are."""
-        for height, width in (self.warm_size, *self.runner.options.warm[1:]):
-            outputs = self.runner.run(np.zeros((1, height, width, 3), np.uint8))
-        names = self.runner.output_names
-        widths = [output.shape[-1] for output in outputs]
-        self.outputs = list(zip(names, widths, strict=True))
-        self._head = create_head(self.spec.family, self.outputs)
+        runners = [self.runner, *([] if self._exact is None else [self._exact])]
+        for runner, given in zip(runners, self._given, strict=False):
+            for height, width in (self.warm_size, *self.runner.options.warm[1:]):
+                outputs = runner.run(np.zeros((1, height, width, 3), np.uint8))
+            widths = [output.shape[-1] for output in outputs]
+            named = list(zip(runner.output_names, widths, strict=True))
+            self.outputs = self.outputs or named
+            self._heads.append(given or create_head(self.spec.family, named))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -133,7 +138,8 @@ class Detector:
         Raises:
             BackendError: The run failed or returned something that cannot be an answer.
         """
-        found = self._candidates(self.runner, inputs, threshold)
+        assert self._heads, "used outside `with detector:`"
+        found = _candidates(self.runner, self._heads[0], inputs, threshold)
         if self._exact is not None:
             unsure = [
                 row
@@ -141,16 +147,10 @@ class Detector:
                 if self._unsure(candidates, scale)
             ]
             if unsure:
-                again = self._candidates(self._exact, inputs[unsure], threshold)
+                again = _candidates(self._exact, self._heads[1], inputs[unsure], threshold)
                 for row, candidates in zip(unsure, again, strict=True):
                     found[row] = candidates
         return found
-
-    def _candidates(self, runner: Runner, inputs: U8Array, threshold: float) -> list[Candidates]:
-        assert self._head is not None, "used outside `with detector:`"
-        outputs = runner.run(inputs)
-        height, width = inputs.shape[1:3]
-        return [self._head.candidates(outputs, row, width, height, threshold) for row in range(len(inputs))]
 
     def _unsure(self, found: Candidates, scale: float) -> bool:
         """Whether rounding may have moved some face by more than its chip bears."""
@@ -168,6 +168,13 @@ class Detector:
             overlaps(boxes[[face]], boxes[[other]])[0, 0] > self.spec.nms
             for face, other in zip(faces[rows], others, strict=True)
         )
+
+
+def _candidates(runner: Runner, head: DetectorHead, inputs: U8Array, threshold: float) -> list[Candidates]:
+    height, width = inputs.shape[1:3]
+    return runner.read(
+        inputs, lambda outputs, row: head.candidates(outputs, row, width, height, threshold), head.passed_on
+    )
 
 
 def settle(parts: Sequence[tuple[Letterbox, Candidates]], width: int, height: int, select: Selection) -> Detections:

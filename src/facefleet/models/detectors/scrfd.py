@@ -27,6 +27,21 @@ class ScrfdHead(DetectorHead):
             raise unexpected("scrfd", outputs, "as many landmark outputs as score outputs, or none")
         self._strides, self._anchors = _LAYOUTS[len(self._scores)]
 
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Input pixels a cell of each level."""
+        return self._strides
+
+    @property
+    def anchors(self) -> int:
+        """Candidates a cell."""
+        return self._anchors
+
+    @property
+    def kinds(self) -> tuple[list[int], list[int], list[int]]:
+        """Positions of the outputs for scores, boxes and landmarks, by rising stride; of landmarks perhaps none."""
+        return self._scores, self._boxes, self._points
+
     def candidates(
         self, outputs: Sequence[F32Array], row: int, width: int, height: int, threshold: float
     ) -> Candidates:
