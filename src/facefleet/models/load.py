@@ -169,7 +169,7 @@ class _Loader:
             one_scale=self._settings.detect.scale == "insightface",
             exact=second,
             recheck=recheck,
-            heads=tuple(SparseHead.load(each) if each is not None else None for each in (last, second_last)),
+            heads=(_head(last), _head(second_last)),
         )
 
     def embedder(self, precision: Precision, *, instances: int = 0) -> Embedder:
@@ -309,6 +309,10 @@ def _host_way(choice: Choice, settings: Settings, spec: DetectorSpec, roles: tup
     from facefleet.models.detectors.device import why_not
 
     return why_not(spec, settings.detect.sizes)
+
+
+def _head(last: Path | None) -> SparseHead | None:
+    return None if last is None else SparseHead.load(last)
 
 
 def _contract(spec: DetectorSpec | EmbedderSpec) -> InputContract:

@@ -131,7 +131,7 @@ class SparseHead(DetectorHead):
 
     @property
     def _has_points(self) -> bool:
-        return self._layers[0].bias.shape[1] > 5
+        return bool(self._layers[0].bias.shape[1] > 5)
 
     def _at(
         self, layer: LastLayer, features: F32Array, cells: NDArray[np.intp], width: int, threshold: float
