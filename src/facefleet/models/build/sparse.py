@@ -70,7 +70,7 @@ def leave_out_last(model: ModelProto) -> tuple[ModelProto, SparseHead] | None:
         shape = ["batch", f"rows_{level}", f"columns_{level}", layer.channels]
         graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
     drop_dead(graph)
-    return changed, SparseHead(layers)
+    return changed, SparseHead(layers, head.anchors)
 
 
 def check_left_out(whole: ModelProto, rest: ModelProto, head: SparseHead, pictures: F32Array) -> float:

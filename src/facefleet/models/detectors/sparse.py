@@ -14,13 +14,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from facefleet.models.detectors.base import Candidates, DetectorHead, merge
+from facefleet.models.detectors.base import Candidates, DetectorHead
 from facefleet.types import F32Array
 
 _NEAR = 0.25
 """Logits below the threshold's by less are computed anew: in bf16 the network's are rounded."""
-_AT_ONCE = 16
-"""Cells multiplied at once; more would wake the threads of the linear algebra library."""
+_AT_ONCE = 1 << 18
+"""Products of one multiplication; more would wake the threads of the linear algebra library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class LastLayer:
 
     Attributes:
         stride: Input pixels a cell.
-        weight: (anchors, side * side * channels, 1 + 4 or 1 + 4 + 10) float32: score, box, landmarks.
-        bias: (anchors, 5 or 15) float32.
+        weight: (side * side * channels, anchors * values) float32; the values are a score, a box, perhaps landmarks.
+        bias: (anchors * values,) float32.
         side: Of its kernel.
         channels: It reads.
     """
@@ -46,31 +46,42 @@ class LastLayer:
         """From a joined convolution: all scores, then all boxes, then all landmarks."""
         outputs, channels, side, _ = weight.shape
         order = _by_anchor(outputs, anchors)
-        rows = weight.transpose(0, 2, 3, 1).reshape(outputs, -1)[order]  # (anchors, values, side * side * channels)
-        return cls(stride, np.ascontiguousarray(rows.transpose(0, 2, 1)), bias[order], side, channels)
+        columns = weight.transpose(0, 2, 3, 1).reshape(outputs, -1)[order].T
+        return cls(stride, np.ascontiguousarray(columns), bias[order], side, channels)
 
-    def values(self, features: F32Array, rows: NDArray[np.intp], columns: NDArray[np.intp], anchor: int) -> F32Array:
-        """(m, 5 or 15) float32 of one anchor at m cells of (h, w, c) features."""
+    def values(self, features: F32Array, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> F32Array:
+        """(m, anchors * values) float32 at m cells of (h, w, c) features."""
         half = self.side // 2
-        height, width = features.shape[:2]
-        steps = np.arange(-half, half + 1)
-        y, x = rows[:, None, None] + steps[:, None], columns[:, None, None] + steps
-        beyond = (y < 0) | (y >= height) | (x < 0) | (x >= width)
-        patches = features[np.minimum(np.maximum(y, 0), height - 1), np.minimum(np.maximum(x, 0), width - 1)]
-        patches[beyond] = 0
+        height, width, channels = features.shape
+        beside = np.arange(-half, half + 1)
+        if half and (min(rows.min(), columns.min()) < half or _reaches(rows, height, half, columns, width)):
+            y, x = rows[:, None, None] + beside[:, None], columns[:, None, None] + beside
+            beyond = ((y < 0) | (y >= height) | (x < 0) | (x >= width)).reshape(len(rows), -1)
+            cells = (y.clip(0, height - 1) * width + x.clip(0, width - 1)).reshape(len(rows), -1)
+            patches = features.reshape(-1, channels)[cells]
+            patches[beyond] = 0
+        else:
+            cells = (rows * width + columns)[:, None] + (beside[:, None] * width + beside).reshape(-1)
+            patches = features.reshape(-1, channels).take(cells, axis=0)
         patches = patches.reshape(len(rows), -1)
-        weight, bias = self.weight[anchor], self.bias[anchor]
-        parts = [patches[at : at + _AT_ONCE] @ weight for at in range(0, len(patches), _AT_ONCE)]
-        return np.asarray((parts[0] if len(parts) == 1 else np.concatenate(parts)) + bias)
+        step = max(1, _AT_ONCE // self.weight.size)
+        if len(patches) <= step:
+            return np.asarray(patches @ self.weight + self.bias)
+        parts = [patches[at : at + step] @ self.weight for at in range(0, len(patches), step)]
+        return np.asarray(np.concatenate(parts) + self.bias)
+
+
+def _reaches(rows: NDArray[np.intp], height: int, half: int, columns: NDArray[np.intp], width: int) -> bool:
+    return bool(rows.max() >= height - half or columns.max() >= width - half)
 
 
 def _by_anchor(outputs: int, anchors: int) -> NDArray[np.intp]:
-    """(anchors, values) places of each anchor's score, box and landmarks among the outputs."""
+    """(outputs,) places of each anchor's score, box and landmarks, anchor by anchor, among the outputs."""
     parts, start = [], 0
     for width in (1, 4, 10)[: 3 if outputs == 15 * anchors else 2]:
         parts.append(start + np.arange(anchors * width).reshape(anchors, width))
         start += anchors * width
-    return np.concatenate(parts, axis=1)
+    return np.concatenate(parts, axis=1).reshape(-1)
 
 
 class SparseHead(DetectorHead):
@@ -78,11 +89,12 @@ class SparseHead(DetectorHead):
 
     Args:
         layers: By rising stride.
+        anchors: Candidates a cell.
     """
 
-    def __init__(self, layers: Sequence[LastLayer]) -> None:
-        self._layers = tuple(layers)
-        self._anchors = len(layers[0].bias)
+    def __init__(self, layers: Sequence[LastLayer], anchors: int) -> None:
+        self._layers, self._anchors = tuple(layers), anchors
+        self._strides = tuple(layer.stride for layer in layers)
 
     @property
     def passed_on(self) -> frozenset[str]:
@@ -94,6 +106,7 @@ class SparseHead(DetectorHead):
         with file.open("wb") as opened:
             np.savez(
                 opened,
+                anchors=self._anchors,
                 strides=[layer.stride for layer in self._layers],
                 sides=[layer.side for layer in self._layers],
                 **{f"weight_{i}": layer.weight for i, layer in enumerate(self._layers)},  # type: ignore[arg-type]
@@ -107,9 +120,9 @@ class SparseHead(DetectorHead):
             layers = []
             for level, (stride, side) in enumerate(zip(found["strides"], found["sides"], strict=True)):
                 weight = found[f"weight_{level}"]
-                channels = weight.shape[1] // int(side) ** 2
+                channels = len(weight) // int(side) ** 2
                 layers.append(LastLayer(int(stride), weight, found[f"bias_{level}"], int(side), channels))
-        return cls(layers)
+            return cls(layers, int(found["anchors"]))
 
     def candidates(
         self, outputs: Sequence[F32Array], row: int, width: int, height: int, threshold: float
@@ -119,45 +132,42 @@ class SparseHead(DetectorHead):
         near = np.flatnonzero(logits > _logit(threshold) - _NEAR)
         rest = logits.copy()
         rest[near] = -np.inf
-        rejected = _sigmoid(rest.max(keepdims=True))
-        parts = [Candidates(_NO_BOX, _NO_POINTS if self._has_points else None, _NO_SCORE, float(rejected[0]))]
-        starts = _starts(width, height, tuple(layer.stride for layer in self._layers), self._anchors)
-        bounds = np.searchsorted(near, starts)
+        rejected = float(_sigmoid(rest.max(keepdims=True))[0])
+        starts, columns = _cells(width, height, self._strides, self._anchors)
+        bounds = near.searchsorted(starts).tolist()
+        parts, where = [], []
         for level, layer in enumerate(self._layers):
-            if bounds[level] < bounds[level + 1]:
-                cells = near[bounds[level] : bounds[level + 1]] - starts[level]
-                parts.append(self._at(layer, outputs[1 + level][row], cells, width, threshold))
-        return merge(parts)
-
-    @property
-    def _has_points(self) -> bool:
-        return bool(self._layers[0].bias.shape[1] > 5)
-
-    def _at(
-        self, layer: LastLayer, features: F32Array, cells: NDArray[np.intp], width: int, threshold: float
-    ) -> Candidates:
-        """The candidates among some cells of a stride, counted with their anchors."""
-        place, anchor = np.divmod(cells, self._anchors)
-        y, x = np.divmod(place, -(-width // layer.stride))
-        values = np.empty((len(cells), layer.bias.shape[1]), np.float32)
-        for each in range(self._anchors):
-            own = np.flatnonzero(anchor == each)
-            if len(own):
-                values[own] = layer.values(features, y[own], x[own], each)
-        scores = _sigmoid(values[:, 0])
-        above = scores > threshold
-        rejected = float(scores[~above].max(initial=0.0))
-        values, scores = values[above], scores[above]
-        center = np.stack([x, y], axis=1)[above].astype(np.float32) * layer.stride
-        distance = values[:, 1:5] * np.float32(layer.stride)
-        boxes = np.concatenate([center - distance[:, :2], center + distance[:, 2:]], axis=1)
-        points = None
-        if self._has_points:
-            points = center[:, None] + values[:, 5:].reshape(-1, 5, 2) * np.float32(layer.stride)
-        return Candidates(boxes, points, scores, rejected)
+            start, end = bounds[level : level + 2]
+            if start == end:
+                continue
+            place, anchor = np.divmod(near[start:end] - starts[level], self._anchors)
+            y, x = np.divmod(place, columns[level])
+            values = layer.values(outputs[1 + level][row], y, x).reshape(end - start, self._anchors, -1)
+            parts.append(values[np.arange(end - start), anchor])
+            where.append(np.array([x, y, np.full(end - start, 1)], np.float32) * np.float32(layer.stride))
+        if not parts:
+            parts, where = [np.empty((0, len(self._layers[0].bias) // self._anchors), np.float32)], [_NOWHERE]
+        return _decoded(np.concatenate(parts), np.concatenate(where, axis=1), threshold, rejected)
 
 
-_NO_BOX, _NO_POINTS, _NO_SCORE = (np.empty(shape, np.float32) for shape in ((0, 4), (0, 5, 2), (0,)))
+def _decoded(values: F32Array, where: F32Array, threshold: float, rejected: float) -> Candidates:
+    """Candidates of (m, 5 or 15) values at cells with the corners and strides `where`, (3, m), in pixels."""
+    scores = _sigmoid(values[:, 0])
+    above = scores > threshold
+    if not above.all():
+        rejected = max(rejected, float(scores[~above].max()))
+        values, where, scores = values[above], where[:, above], scores[above]
+    stride = where[2][:, None]
+    x, y = where[0][:, None], where[1][:, None]
+    moved = values[:, 1:] * stride
+    boxes = np.concatenate([x - moved[:, :1], y - moved[:, 1:2], x + moved[:, 2:3], y + moved[:, 3:4]], axis=1)
+    points = None
+    if values.shape[1] > 5:
+        points = moved[:, 4:].reshape(-1, 5, 2) + where[:2].T[:, None]
+    return Candidates(boxes, points, scores, rejected)
+
+
+_NOWHERE = np.empty((3, 0), np.float32)
 
 
 def _sigmoid(values: F32Array) -> F32Array:
@@ -165,6 +175,7 @@ def _sigmoid(values: F32Array) -> F32Array:
         return np.asarray(1 / (1 + np.exp(-values)), np.float32)
 
 
+@lru_cache(maxsize=64)
 def _logit(probability: float) -> float:
     if not 0 < probability < 1:
         return -np.inf if probability <= 0 else np.inf
@@ -172,7 +183,8 @@ def _logit(probability: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _starts(width: int, height: int, strides: tuple[int, ...], anchors: int) -> NDArray[np.intp]:
-    """Where the cells of each stride start among the logits, and where the last end."""
+def _cells(width: int, height: int, strides: tuple[int, ...], anchors: int) -> tuple[NDArray[np.intp], tuple[int, ...]]:
+    """Where the cells of each stride start among the logits, and where the last end; and the columns of each stride."""
     counts = [-(-height // stride) * -(-width // stride) * anchors for stride in strides]
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+    return starts, tuple(-(-width // stride) for stride in strides)
