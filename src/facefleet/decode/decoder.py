@@ -76,7 +76,14 @@ class Decoder:
             f"a picture cannot be a {type(source).__name__}", hint="use a path, bytes, an array or a PIL image"
         )
 
-    def decode(self, source: ImageSource, *, need_px: int | None = None, name: str | None = None) -> Image:
+    def decode(
+        self,
+        source: ImageSource,
+        *,
+        need_px: int | None = None,
+        name: str | None = None,
+        header: Header | None = None,
+    ) -> Image:
         """Decode a picture.
 
         Args:
@@ -84,6 +91,7 @@ class Decoder:
             need_px: The longer side the caller needs, in pixels. With ``scaled = "auto"`` a JPEG that is at least
                 four times as large comes at 1/4 or 1/8, never below this; `Image.scale` says which. None: in full.
             name: As for `read`.
+            header: What `probe` said of `source`, where it was asked; so that it is not read twice.
 
         Returns:
             The upright picture. Its pixels are the caller's own array where `source` was one that needed no change.
@@ -96,7 +104,7 @@ class Decoder:
             loaded = self.read(source, name=name)
             if isinstance(loaded, Image):
                 return loaded
-            return self._decode_impl(loaded, need_px)
+            return self._decode_impl(loaded, need_px, header or probe(loaded.data, name=loaded.name))
         except (FacefleetError, InternalError):
             raise
         except Exception as error:
@@ -119,8 +127,7 @@ class Decoder:
             return None
         return header if self._reduction(header, need_px) == 1 else None
 
-    def _decode_impl(self, loaded: EncodedImage, need_px: int | None) -> Image:
-        header = probe(loaded.data, name=loaded.name)
+    def _decode_impl(self, loaded: EncodedImage, need_px: int | None, header: Header) -> Image:
         self._check_size(header.width, header.height, loaded.name)
         reduce = self._reduction(header, need_px)
         with self._budget.hold(header.width * header.height // reduce**2):

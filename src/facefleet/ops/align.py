@@ -19,6 +19,9 @@ TEMPLATE_112: NDArray[np.float64] = np.array(
 )
 """(5, 2): left eye, right eye, nose, left and right mouth corner in the 112 x 112 chip, pixels."""
 
+_TEMPLATE_MEAN = complex(*TEMPLATE_112.mean(axis=0))
+_TEMPLATE_CENTERED = TEMPLATE_112.view(np.complex128)[:, 0] - _TEMPLATE_MEAN
+
 SIDE_PX = 112
 BOX_TO_CHIP = 1.5
 """Without landmarks a chip shows the box's longer side this many times over."""
@@ -37,20 +40,14 @@ def alignment_matrices(landmarks: F32Array) -> tuple[F32Array, BoolArray]:
         not all in one place, and give a scale between 1/1000 and 1000.
     """
     finite = np.logical_and.reduce(np.isfinite(landmarks).reshape(-1, 10), axis=1)
-    source = np.where(finite[:, None, None], landmarks, 0).astype(np.float64)
-    source_mean = source.mean(axis=1)
-    target_mean = TEMPLATE_112.mean(axis=0)
-    s = source - source_mean[:, None]
-    d = TEMPLATE_112 - target_mean
-    s_complex = s[..., 0] + 1j * s[..., 1]
-    d_complex = d[:, 0] + 1j * d[:, 1]
-    spread = (np.abs(s_complex) ** 2).sum(axis=1)
+    source = np.zeros((len(landmarks), 5, 2))
+    np.copyto(source, landmarks, where=finite[:, None, None])
+    points = source.view(np.complex128)[..., 0]
+    mean = points.sum(axis=1) / 5
+    s = points - mean[:, None]
     with np.errstate(all="ignore"):
-        a = (np.conj(s_complex) * d_complex).sum(axis=1) / spread
-        usable = finite & np.isfinite(a) & (np.abs(a) > SCALE_LIMITS[0]) & (np.abs(a) < SCALE_LIMITS[1])
-        matrices = _similarity(a, source_mean, target_mean)
-    matrices[~usable] = np.nan
-    return matrices, usable
+        a = (s.conj() * _TEMPLATE_CENTERED).sum(axis=1) / (s.real**2 + s.imag**2).sum(axis=1)
+        return _similarity(a, mean, _TEMPLATE_MEAN, finite)
 
 
 def box_matrices(boxes: F32Array) -> tuple[F32Array, BoolArray]:
@@ -65,21 +62,22 @@ def box_matrices(boxes: F32Array) -> tuple[F32Array, BoolArray]:
     corners = boxes.astype(np.float64).reshape(-1, 2, 2)
     side = (corners[:, 1] - corners[:, 0]).max(axis=1) * BOX_TO_CHIP
     with np.errstate(all="ignore"):
-        a = SIDE_PX / side + 0j
-        usable = np.isfinite(a) & (np.abs(a) > SCALE_LIMITS[0]) & (np.abs(a) < SCALE_LIMITS[1])
-        matrices = _similarity(a, corners.mean(axis=1), np.array([SIDE_PX / 2, SIDE_PX / 2]))
+        middle = corners.mean(axis=1)
+        return _similarity(SIDE_PX / side + 0j, middle[:, 0] + 1j * middle[:, 1], (1 + 1j) * SIDE_PX / 2)
+
+
+def _similarity(
+    a: NDArray[np.complex128], source: NDArray[np.complex128], target: complex, possible: BoolArray | None = None
+) -> tuple[F32Array, BoolArray]:
+    """(n, 2, 3) float32 of x -> a * (x - source) + target, and (n,) whether they can be used; NaN where not."""
+    scale = np.abs(a)
+    usable = np.isfinite(a) & (scale > SCALE_LIMITS[0]) & (scale < SCALE_LIMITS[1])
+    if possible is not None:
+        usable &= possible
+    moved = target - a * source
+    matrices = np.stack([a.real, -a.imag, moved.real, a.imag, a.real, moved.imag], axis=1)
     matrices[~usable] = np.nan
-    return matrices, usable
-
-
-def _similarity(a: NDArray[np.complex128], source: NDArray[np.float64], target: NDArray[np.float64]) -> F32Array:
-    """(n, 2, 3) float32 of x -> a * (x - source) + target."""
-    matrices = np.empty((len(a), 2, 3))
-    matrices[:, 0, 0] = matrices[:, 1, 1] = a.real
-    matrices[:, 1, 0] = a.imag
-    matrices[:, 0, 1] = -a.imag
-    matrices[:, :, 2] = target - np.einsum("nij,nj->ni", matrices[:, :, :2], source)
-    return matrices.astype(np.float32)
+    return matrices.astype(np.float32).reshape(-1, 2, 3), np.asarray(usable)
 
 
 def warp_chips(pixels: RGBArray, matrices: F32Array, usable: BoolArray, scale: float = 1.0) -> U8Array:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from facefleet.batching import Priority, Ticket
+from facefleet.decode import Header
 from facefleet.models.detectors import Candidates
 from facefleet.ops import Letterbox
 from facefleet.types import Detections, EncodedImage, F32Array, FaceChips, Faces, Image, ImageSource, Outcome, RGBArray
@@ -52,6 +53,7 @@ class Photo:
     by_host: bool = False
     # decode
     loaded: EncodedImage | Image | None = None
+    header: Header | None = None
     held_bytes: int = 0
     counted_bytes: int = 0
     image: Image | None = None

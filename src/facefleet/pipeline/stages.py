@@ -58,6 +58,7 @@ class Stages:
         if isinstance(photo.loaded, Image):
             return photo.loaded.pixels.nbytes
         header = probe(photo.loaded.data, name=photo.loaded.name)
+        photo.header = header if header.jpeg is not None else None  # others hold the file open
         return len(photo.loaded.data) + header.width * header.height * 3
 
     def decode(self, photo: Photo) -> list[DetectorInput]:
@@ -69,7 +70,7 @@ class Stages:
         assert photo.loaded is not None
         fixed = [size for size in self.sizes if isinstance(size, int)]
         need = max(fixed) if len(fixed) == len(self.sizes) else None
-        photo.image = self.decoder.decode(photo.loaded, need_px=need)
+        photo.image = self.decoder.decode(photo.loaded, need_px=need, header=photo.header)
         plans = self.detector.plan(photo.image.width, photo.image.height, self.sizes)
         return [DetectorInput(photo, plan, letterbox(photo.image.pixels, plan)) for plan in plans]
 
@@ -106,7 +107,7 @@ class Stages:
         image = photo.image
         if image.reduced and _needs_full(matrices[usable], image.scale):
             assert photo.loaded is not None
-            image = self.decoder.decode(photo.loaded)
+            image = self.decoder.decode(photo.loaded, header=photo.header)
         pixels = warp_chips(image.pixels, matrices, usable, image.scale)
         return self._settle(photo, found, FaceChips(pixels, matrices, usable))
 

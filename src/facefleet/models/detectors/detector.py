@@ -154,11 +154,12 @@ class Detector:
 
     def _unsure(self, found: Candidates, scale: float) -> bool:
         """Whether rounding may have moved some face by more than its chip bears."""
-        sides = found.boxes[:, 2:] - found.boxes[:, :2]
-        sound = (sides > 0).all(axis=1)
-        boxes, scores, area = found.boxes[sound], found.scores[sound], sides[sound].prod(axis=1)
+        x1, y1, x2, y2 = found.boxes.T
+        sound = np.flatnonzero((x2 > x1) & (y2 > y1))
+        boxes, scores = found.boxes[sound], found.scores[sound]
         faces = nms(boxes, scores, self.spec.nms)
-        bounds = np.where(area[faces] > (_LARGE_PX * scale) ** 2, self._recheck + _SURER, self._recheck)
+        area = ((x2 - x1) * (y2 - y1))[sound[faces]]
+        bounds = self._recheck + _SURER * (area > (_LARGE_PX * scale) ** 2)
         if (scores[faces] < bounds).any():
             return True
         near = scores[None] > scores[faces, None] - _TIE
@@ -192,14 +193,15 @@ def settle(parts: Sequence[tuple[Letterbox, Candidates]], width: int, height: in
     found = merge([_in_original(candidates, plan) for plan, candidates in parts])
     x1, y1, x2, y2 = found.boxes.T
     with np.errstate(invalid="ignore"):
-        sound = (x2 > x1) & (y2 > y1) & (x2 > 0) & (y2 > 0) & (x1 < width) & (y1 < height)
-        sound &= np.isfinite(found.boxes).all(axis=1)
-        sound &= np.minimum(x2 - x1, y2 - y1) >= select.min_face_px
+        sound = (np.minimum(x2 - x1, y2 - y1) >= select.min_face_px) & (x2 > x1) & (y2 > y1)
+        sound &= (np.minimum(x2, y2) > 0) & (x1 < width) & (y1 < height) & np.isfinite(found.boxes).all(axis=1)
     index = np.flatnonzero(sound)
     index = index[nms(found.boxes[index], found.scores[index], select.nms)]
     detections = Detections(
-        found.boxes, found.landmarks, np.clip(found.scores, 0, 1), width, height, found.best_rejected
+        found.boxes, found.landmarks, found.scores.clip(0, 1), width, height, found.best_rejected
     ).take(index)
+    if select.order == "score":  # as suppression left them
+        return detections.take(np.arange(select.max_faces)) if 0 < select.max_faces < len(index) else detections
     order = _order(detections, select.order)
     return detections.take(order[: select.max_faces] if select.max_faces else order)
 
@@ -210,14 +212,12 @@ def _in_original(candidates: Candidates, plan: Letterbox) -> Candidates:
     return Candidates(boxes, landmarks, candidates.scores, candidates.best_rejected)
 
 
-def _order(detections: Detections, order: str) -> NDArray[np.intp]:
+def _order(detections: Detections, order: Literal["area", "center"]) -> NDArray[np.intp]:
     """Stable order of faces; suppression left them by falling score."""
     boxes = detections.boxes
     if order == "area":
         key: F32Array = -(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    elif order == "center":
+    else:
         middle = np.array([detections.width, detections.height], np.float32) / 2
         key = np.hypot(*((boxes[:, :2] + boxes[:, 2:]) / 2 - middle).T)
-    else:
-        key = -detections.scores
     return np.argsort(key, kind="stable")
