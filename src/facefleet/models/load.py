@@ -161,15 +161,15 @@ class _Loader:
             compiling=self._compiling("fuse"),
         )
         recheck = self._settings.detect.recheck if exact else 0.0
-        runner, last = self._runner("detector", options, precision)
-        second, second_last = self._runner("detector", options, "fp32") if recheck else (None, last)
+        runner, head = self._runner("detector", options, precision)
+        second, second_head = self._runner("detector", options, "fp32") if recheck else (None, None)
         return Detector(
             runner,
             spec,
             one_scale=self._settings.detect.scale == "insightface",
             exact=second,
             recheck=recheck,
-            heads=(_head(last), _head(second_last)),
+            heads=(head, second_head),
         )
 
     def embedder(self, precision: Precision, *, instances: int = 0) -> Embedder:
@@ -189,8 +189,8 @@ class _Loader:
         wanted = self._settings.runtime.compiling
         return usual if wanted == "auto" else wanted
 
-    def _runner(self, role: Role, options: RunnerOptions, precision: Precision) -> tuple[Runner, Path | None]:
-        """A runner of an engine that was built before, or of the graph; and what was left out of it."""
+    def _runner(self, role: Role, options: RunnerOptions, precision: Precision) -> tuple[Runner, SparseHead | None]:
+        """A runner of an engine that was built before, or of the graph; and what computes what was left out of that."""
         backend = self.choice.backend
         prepare = prepare_detector if role == "detector" else prepare_embedder
         # Lower precisions are made of the graph without the rewrites that only make one runtime faster.
@@ -207,13 +207,15 @@ class _Loader:
             )
         if engine is None and role == "detector":
             file = prepare_detector(self._store, self._located, backend=backend, precision=precision, sparse=True)
+        head = None if file.last is None else SparseHead.load(file.last)
+        kept = head.before if head is not None else frozenset()
         options = replace(
             options,
             precision="fp32" if precision == "int8" else precision,
-            fp32_layers=frozenset(engine.facts["fp32_layers"]) if engine is not None else frozenset(),
+            fp32_layers=frozenset(engine.facts["fp32_layers"]) if engine is not None else kept,
             engine=engine.folder if engine is not None else None,
         )
-        return create_runner(backend, file.path, contract, options), file.last
+        return create_runner(backend, file.path, contract, options), head
 
     def _engine(
         self,
@@ -309,10 +311,6 @@ def _host_way(choice: Choice, settings: Settings, spec: DetectorSpec, roles: tup
     from facefleet.models.detectors.device import why_not
 
     return why_not(spec, settings.detect.sizes)
-
-
-def _head(last: Path | None) -> SparseHead | None:
-    return None if last is None else SparseHead.load(last)
 
 
 def _contract(spec: DetectorSpec | EmbedderSpec) -> InputContract:

@@ -29,7 +29,7 @@ _SPARSE = ("openvino", "onnxruntime")
 _CASTING = ("torch", "tensorrt")  # they run what the graph says
 _SCENES, _SCENE_PX, _FACES = 4, 320, 32
 """What shows the layers of a detector and of an embedder what they get, where weights are rounded to bf16."""
-_VERSION = 10  # raised with every change of a rewrite
+_VERSION = 11  # raised with every change of a rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,15 @@ def _prepare(
             from facefleet.models.build.dynamic import dynamic_onnx
 
             model, report = dynamic_onnx(source, role=role, mean=spec.mean, std=spec.std, prelu=prelu)
+            exact: frozenset[str] = frozenset()
             if sparse:
-                model = _without_last(model, spec, last)
+                model, exact = _without_last(model, spec, last)
             if casts:
                 from facefleet.models.build.cast import cast_graph
 
                 model = cast_graph(model, "fp16" if casts == "fp16" else "bf16")
             if rounded:
-                model = rounder(model, spec).rounded()
+                model = rounder(model, spec).rounded(exact)
             content = {"source": str(source), "sha256": digest(source), **dataclasses.asdict(report)}
             (folder / "report.json").write_text(json.dumps(content, indent=1))
             part = target.with_suffix(".part")
@@ -118,15 +119,21 @@ def _prepare(
     return PreparedModel(target, sha256, last if last.is_file() else None)
 
 
-def _without_last(model: ModelProto, spec: DetectorSpec | EmbedderSpec, last: Path) -> ModelProto:
-    """The graph without its last convolutions, checked, and those in `last`; as it is where it has none such."""
+def _without_last(
+    model: ModelProto, spec: DetectorSpec | EmbedderSpec, last: Path
+) -> tuple[ModelProto, frozenset[str]]:
+    """The graph without its last convolutions, checked, and those in `last`; as it is where it has none such.
+
+    Returns:
+        The graph, and the layers that are to run in fp32.
+    """
     from facefleet.backends.pictures import network_input
     from facefleet.models.build.pictures import scenes
     from facefleet.models.build.sparse import check_left_out, leave_out_last
 
     found = leave_out_last(model)
     if found is None:
-        return model
+        return model, frozenset()
     rest, head = found
     pictures, _ = scenes(None, 2, _SCENE_PX, _SCENE_PX)
     inputs = network_input(pictures, InputContract(spec.color, spec.mean, spec.std))
@@ -134,7 +141,7 @@ def _without_last(model: ModelProto, spec: DetectorSpec | EmbedderSpec, last: Pa
     part = last.with_suffix(".npz.part")
     head.save(part)
     publish(part, last)
-    return rest
+    return rest, head.before
 
 
 def rounder(model: ModelProto, spec: DetectorSpec | EmbedderSpec) -> Rounder:

@@ -129,6 +129,7 @@ def test_saved_and_read_again(tmp_path):
     head.save(tmp_path / "last.npz")
     again = SparseHead.load(tmp_path / "last.npz")
     assert check_left_out(model, rest, again, pictures(64, 64)) < 1e-5
+    assert again.before == head.before == {"features0_raw", "features1_raw", "features2_raw"}
     assert again.passed_on == {"features_0", "features_1", "features_2"}
 
 

@@ -53,7 +53,7 @@ def leave_out_last(model: ModelProto) -> tuple[ModelProto, SparseHead] | None:
     names = [value.name for value in graph.output]
     kinds = [[names[at] for at in kind] for kind in head.kinds]
     found = [_last(graph, [kind[level] for kind in kinds if kind]) for level in range(len(head.strides))]
-    layers, logits, features = [], [], []
+    layers, logits, features, before = [], [], [], []
     for level, conv in enumerate(found):
         if conv is None:
             return None
@@ -62,6 +62,7 @@ def leave_out_last(model: ModelProto) -> tuple[ModelProto, SparseHead] | None:
         layers.append(LastLayer.of(weight, bias, head.strides[level], head.anchors))
         logits.append(_scores(graph, conv, weight[: head.anchors], bias[: head.anchors], level))
         features.append(f"features_{level}")
+        before += _way_to(graph, conv.input[0])
         graph.node.append(helper.make_node("Transpose", [conv.input[0]], [features[-1]], perm=[0, 2, 3, 1]))
     graph.node.append(helper.make_node("Concat", logits, ["logits"], axis=1))
     del graph.output[:]
@@ -70,7 +71,7 @@ def leave_out_last(model: ModelProto) -> tuple[ModelProto, SparseHead] | None:
         shape = ["batch", f"rows_{level}", f"columns_{level}", layer.channels]
         graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
     drop_dead(graph)
-    return changed, SparseHead(layers, head.anchors)
+    return changed, SparseHead(layers, head.anchors, before)
 
 
 def check_left_out(whole: ModelProto, rest: ModelProto, head: SparseHead, pictures: F32Array) -> float:
@@ -133,6 +134,18 @@ def _last(graph: GraphProto, outputs: list[str]) -> NodeProto | None:
     plain = attribute(conv, "group", 1) == 1 and steps == {1}
     centered = height == width and list(attribute(conv, "pads", [0] * 4)) == [height // 2] * 4 and height % 2
     return conv if plain and centered else None
+
+
+def _way_to(graph: GraphProto, tensor: str) -> list[str]:
+    """The convolutions, by name or else by output, that lead to a tensor and to nothing else."""
+    made, readers = producers(graph), consumers(graph)
+    found = []
+    node = made.get(tensor)
+    while node is not None and node.op_type in ("Conv", "Relu", "Clip", "PRelu", "LeakyRelu"):
+        if node.op_type == "Conv":
+            found.append(node.name or node.output[0])
+        node = made.get(node.input[0]) if len(readers[node.input[0]]) == 1 else None
+    return found
 
 
 def _scores(graph: GraphProto, conv: NodeProto, weight: Array, bias: Array, level: int) -> str:

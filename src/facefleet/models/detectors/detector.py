@@ -24,9 +24,9 @@ from facefleet.packs import DetectorSpec
 from facefleet.types import Detections, F32Array, U8Array
 
 _PROBE_PX = 384  # for trying a detector whose inputs have no size of their own
-_TIE = 0.002
+_TIE = 0.001
 """Scores of two anchors of one face that are nearer than this: rounding decides which of them is the face."""
-_LARGE_PX, _SURER = 240, 0.12
+_LARGE_PX, _SURER = 240, 0.05
 """A larger face is shown in its chip less than half as large, by single pixels of it: landmarks a sixth of a pixel of
 the input aside show others. It has to be so much surer."""
 

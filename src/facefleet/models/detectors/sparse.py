@@ -5,7 +5,7 @@ The same numbers as of the whole network, in fp32 whatever the network runs in: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -90,10 +90,16 @@ class SparseHead(DetectorHead):
     Args:
         layers: By rising stride.
         anchors: Candidates a cell.
+        before: Names of the layers that lead to `layers` alone.
+
+    Attributes:
+        before: As given. In fp32 they take next to no time, and faces come out much nearer to those of fp32 than if
+            all of the network were in bf16.
     """
 
-    def __init__(self, layers: Sequence[LastLayer], anchors: int) -> None:
+    def __init__(self, layers: Sequence[LastLayer], anchors: int, before: Iterable[str] = ()) -> None:
         self._layers, self._anchors = tuple(layers), anchors
+        self.before = frozenset(before)
         self._strides = tuple(layer.stride for layer in layers)
 
     @property
@@ -107,6 +113,7 @@ class SparseHead(DetectorHead):
             np.savez(
                 opened,
                 anchors=self._anchors,
+                before=np.array(sorted(self.before), np.str_),
                 strides=[layer.stride for layer in self._layers],
                 sides=[layer.side for layer in self._layers],
                 **{f"weight_{i}": layer.weight for i, layer in enumerate(self._layers)},  # type: ignore[arg-type]
@@ -122,7 +129,7 @@ class SparseHead(DetectorHead):
                 weight = found[f"weight_{level}"]
                 channels = len(weight) // int(side) ** 2
                 layers.append(LastLayer(int(stride), weight, found[f"bias_{level}"], int(side), channels))
-            return cls(layers, int(found["anchors"]))
+            return cls(layers, int(found["anchors"]), found["before"].tolist())
 
     def candidates(
         self, outputs: Sequence[F32Array], row: int, width: int, height: int, threshold: float
