@@ -19,13 +19,10 @@ from facefleet.backends import Runner
 from facefleet.models.detectors.base import Candidates, DetectorHead, merge
 from facefleet.models.detectors.registry import create_head
 from facefleet.ops import Letterbox, nms, plan_letterbox
-from facefleet.ops.nms import overlaps
 from facefleet.packs import DetectorSpec
 from facefleet.types import Detections, F32Array, U8Array
 
 _PROBE_PX = 384  # for trying a detector whose inputs have no size of their own
-_TIE = 0.001
-"""Scores of two anchors of one face that are nearer than this: rounding decides which of them is the face."""
 _LARGE_PX, _SURER = 240, 0.05
 """A larger face is shown in its chip less than half as large, by single pixels of it: landmarks a sixth of a pixel of
 the input aside show others. It has to be so much surer."""
@@ -58,8 +55,7 @@ class Detector:
         spec: What the manifest says of it.
         one_scale: Whether both axes are mapped by the scale of the height, as insightface does.
         exact: The same network in fp32, which is asked about inputs that `runner` is not sure of.
-        recheck: Not sure is a face with a score below this, a large one that is little above it, and one for which two
-            anchors tie.
+        recheck: Not sure is a face with a score below this, and a large one that is little above it.
         heads: What reads the outputs of `runner` and of `exact`; None: what the family of `spec` says.
 
     Attributes:
@@ -160,15 +156,7 @@ class Detector:
         faces = nms(boxes, scores, self.spec.nms)
         area = ((x2 - x1) * (y2 - y1))[sound[faces]]
         bounds = self._recheck + _SURER * (area > (_LARGE_PX * scale) ** 2)
-        if (scores[faces] < bounds).any():
-            return True
-        near = scores[None] > scores[faces, None] - _TIE
-        near[np.arange(len(faces)), faces] = False
-        rows, others = np.nonzero(near & (scores[None] <= scores[faces, None]))
-        return any(
-            overlaps(boxes[[face]], boxes[[other]])[0, 0] > self.spec.nms
-            for face, other in zip(faces[rows], others, strict=True)
-        )
+        return bool((scores[faces] < bounds).any())
 
 
 def _candidates(runner: Runner, head: DetectorHead, inputs: U8Array, threshold: float) -> list[Candidates]:
