@@ -50,8 +50,7 @@ class DetectSettings:
             does, up to a pixel of the detector input off: for results that are compared with an existing gallery.
         min_face_px: Faces whose shorter box side is below this, in pixels of the original, are dropped.
         recheck: In bf16 on the CPU, a picture with a face that is less sure than this is detected again in fp32: where
-            a detector hesitates, rounding decides. So is one in which two anchors tie, or a face of more than 240 px is
-            not 0.12 surer. 0: never.
+            a detector hesitates, rounding decides. A face of more than 240 px has to be 0.05 surer. 0: never.
     """
 
     sizes: Annotated[tuple[DetSize, ...], Field(min_length=1, max_length=8)] = (640,)
