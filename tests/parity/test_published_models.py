@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from data_packs import DETECTORS, EMBEDDERS, write_pack
+from facefleet.backends import InputContract, RunnerOptions, create_runner
+from facefleet.config import DecodeSettings
+from facefleet.decode import Decoder
 from facefleet.models.build import inspect_model
 from facefleet.models.build.dynamic import session
+from facefleet.models.detectors import Detector, SparseHead
 from facefleet.models.prepare import prepare_detector, prepare_embedder
+from facefleet.ops import letterbox, plan_letterbox
 from facefleet.packs import Store
 
 LAYOUTS = {"scrfd": "scrfd: strides 8, 16, 32, 2 anchors", "yunet": "yunet", "retinaface": "retinaface"}
@@ -35,6 +40,34 @@ def test_detectors(tmp_path: Path, home: Path, data_dir: Path, name: str) -> Non
             assert np.abs(b[2] - s[0]).max() <= 1e-4 * max(1.0, np.abs(s).max())
     layout = inspect_model(data_dir / "models" / str(DETECTORS[name]["file"])).layout
     assert layout.startswith(LAYOUTS[str(DETECTORS[name]["family"])])
+
+
+@pytest.mark.parametrize("name", [name for name in DETECTORS if name.startswith("scrfd")])
+def test_scrfd_without_its_last_layers(tmp_path: Path, home: Path, data_dir: Path, name: str) -> None:
+    """They are computed where there are faces: the same faces as of the whole network, in each precision of a CPU."""
+    located = Store(home).manifest(str(write_pack(tmp_path, data_dir, name, "mobilefacenet")))
+    spec = located.manifest.detector
+    contract = InputContract(spec.color, spec.mean, spec.std)
+    pixels = (
+        Decoder(DecodeSettings()).decode((data_dir / "identity" / "insightface_images" / "t1.jpg").read_bytes()).pixels
+    )
+    picture = letterbox(pixels, plan_letterbox(pixels.shape[1], pixels.shape[0], 640, 32))[None]
+    found = []
+    for backend, precision, sparse in (
+        ("onnxruntime", "fp32", False),
+        ("onnxruntime", "fp32", True),
+        ("openvino", "fp32", True),
+    ):
+        prepared = prepare_detector(Store(home), located, backend=backend, precision=precision, sparse=sparse)
+        assert (prepared.last is not None) == sparse
+        head = SparseHead.load(prepared.last) if prepared.last else None
+        runner = create_runner(backend, prepared.path, contract, RunnerOptions(warm=((640, 640),)))
+        with Detector(runner, spec, heads=(head, None)) as detector:
+            found.append(detector.infer(picture, 0.5)[0])
+    assert len(found[0].scores) > 6
+    for each in found[1:]:
+        assert np.abs(each.scores - found[0].scores).max() < 1e-4
+        assert np.abs(each.boxes - found[0].boxes).max() < 1e-2
 
 
 @pytest.mark.parametrize("name", list(EMBEDDERS))
