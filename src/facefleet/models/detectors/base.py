@@ -44,6 +44,9 @@ class DetectorHead(ABC):
     @abstractmethod
     def __init__(self, outputs: Sequence[tuple[str, int]]) -> None: ...
 
+    surer = 0.12
+    """How much above `detect.recheck` the score of a large face has to be where the network is not in fp32."""
+
     @property
     def passed_on(self) -> frozenset[str]:
         """Names of outputs that need not be held against infinity, since others are computed from them."""

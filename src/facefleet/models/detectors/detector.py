@@ -23,9 +23,9 @@ from facefleet.packs import DetectorSpec
 from facefleet.types import Detections, F32Array, U8Array
 
 _PROBE_PX = 384  # for trying a detector whose inputs have no size of their own
-_LARGE_PX, _SURER = 240, 0.05
+_LARGE_PX = 240
 """A larger face is shown in its chip less than half as large, by single pixels of it: landmarks a sixth of a pixel of
-the input aside show others. It has to be so much surer."""
+the input aside show others. It has to be surer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Detector:
         boxes, scores = found.boxes[sound], found.scores[sound]
         faces = nms(boxes, scores, self.spec.nms)
         area = ((x2 - x1) * (y2 - y1))[sound[faces]]
-        bounds = self._recheck + _SURER * (area > (_LARGE_PX * scale) ** 2)
+        bounds = self._recheck + self._heads[0].surer * (area > (_LARGE_PX * scale) ** 2)
         return bool((scores[faces] < bounds).any())
 
 
