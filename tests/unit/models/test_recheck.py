@@ -50,6 +50,8 @@ ANSWERS = {
     4: [(BOX, 0.9), ([20, 20, 30, 30], 0.6)],
     5: [],
     6: [([5, 5, 5, 9], 0.6)],  # no area: no face
+    7: [(BOX, 0.9), ([1, 0, 11, 10], 0.899)],  # rounding decides which anchor it is
+    8: [(BOX, 0.9), ([20, 20, 30, 30], 0.9)],  # as sure as another face
     9: [([0, 0, 300, 300], 0.72)],
     10: [([0, 0, 300, 300], 0.78)],
 }
@@ -61,7 +63,7 @@ def detector(monkeypatch):
 
     class Head:
         passed_on: frozenset[str] = frozenset()
-        surer = 0.05
+        surer, tie = 0.05, 0.002
 
         def candidates(self, outputs, row, width, height, threshold):
             found = ANSWERS[asked[-1].asked[-1][row]] if asked[-1].asked[-1][row] else []
@@ -95,6 +97,12 @@ def test_only_what_is_not_sure_is_asked_again(detector):
     assert fast.asked == [[1, 2, 3, 4, 5, 6]]
     assert exact.asked == [[2, 4]]
     assert [len(each.scores) for each in found] == [1, 1, 2, 2, 0, 1]
+
+
+def test_a_tie_of_two_anchors_is_asked_again(detector):
+    made, _, exact = detector
+    made.infer(batch(7, 8), 0.5)
+    assert exact.asked == [[7]]
 
 
 def test_a_large_face_has_to_be_surer(detector):

@@ -47,6 +47,9 @@ class DetectorHead(ABC):
     surer = 0.12
     """How much above `detect.recheck` the score of a large face has to be where the network is not in fp32."""
 
+    tie = 0.002
+    """Scores of two anchors of one face nearer than this may have changed places by rounding; 0: never mind."""
+
     @property
     def passed_on(self) -> frozenset[str]:
         """Names of outputs that need not be held against infinity, since others are computed from them."""

@@ -19,6 +19,7 @@ from facefleet.backends import Runner
 from facefleet.models.detectors.base import Candidates, DetectorHead, merge
 from facefleet.models.detectors.registry import create_head
 from facefleet.ops import Letterbox, nms, plan_letterbox
+from facefleet.ops.nms import overlaps
 from facefleet.packs import DetectorSpec
 from facefleet.types import Detections, F32Array, U8Array
 
@@ -55,7 +56,8 @@ class Detector:
         spec: What the manifest says of it.
         one_scale: Whether both axes are mapped by the scale of the height, as insightface does.
         exact: The same network in fp32, which is asked about inputs that `runner` is not sure of.
-        recheck: Not sure is a face with a score below this, and a large one that is little above it.
+        recheck: Not sure is a face with a score below this, a large one that is little above it, and for some heads one
+            for which two anchors tie.
         heads: What reads the outputs of `runner` and of `exact`; None: what the family of `spec` says.
 
     Attributes:
@@ -156,7 +158,18 @@ class Detector:
         faces = nms(boxes, scores, self.spec.nms)
         area = ((x2 - x1) * (y2 - y1))[sound[faces]]
         bounds = self._recheck + self._heads[0].surer * (area > (_LARGE_PX * scale) ** 2)
-        return bool((scores[faces] < bounds).any())
+        if (scores[faces] < bounds).any():
+            return True
+        tie = self._heads[0].tie
+        if not tie:
+            return False
+        near = scores[None] > scores[faces, None] - tie
+        near[np.arange(len(faces)), faces] = False
+        rows, others = np.nonzero(near & (scores[None] <= scores[faces, None]))
+        return any(
+            overlaps(boxes[[face]], boxes[[other]])[0, 0] > self.spec.nms
+            for face, other in zip(faces[rows], others, strict=True)
+        )
 
 
 def _candidates(runner: Runner, head: DetectorHead, inputs: U8Array, threshold: float) -> list[Candidates]:
