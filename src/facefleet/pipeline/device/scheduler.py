@@ -209,7 +209,7 @@ class DeviceScheduler(Scheduler):
         if self._resident.card is None or not isinstance(loaded, EncodedImage):
             return None
         header = self._stages.decoder.plain_jpeg(loaded, need_px=self._need_px)
-        if header is None:
+        if header is None or not self._resident.card.takes(loaded.data):
             return None
         frame = (header.width, header.height)
         return Pixels(self._resident.detector.plan(*frame), frame, file=loaded.data, orientation=header.orientation)
