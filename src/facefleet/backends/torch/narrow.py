@@ -21,6 +21,7 @@ MOST_CHANNELS = 96
 """Above, matrix units are busy with cuDNN's kernels."""
 _LOW = (torch.float16, torch.bfloat16)
 _STEM_DEPTH = 32
+_COMPILED: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,12 +313,18 @@ def launched(
     added, added_step = (y, y.stride(3)) if residual is None else _lying(residual)
     across = math.ceil(width / tile.columns)
     grid = (across * math.ceil(height / tile.rows), count)
-    conv[grid](
+    made = conv[grid](
         x, weight, bias, added, y, rows, columns, height, width, across, inputs, outputs, step, added_step, y.stride(3),
         side, stride, padding, tile.rows, tile.columns, tile.depth, weight.shape[2], relu, residual is not None,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
+    _COMPILED.add(str(getattr(made, "hash", "")))
     return y
+
+
+def compiled() -> list[str]:
+    """Triton's hashes of the kernels that this process has launched."""
+    return sorted(_COMPILED - {""})
 
 
 @narrow_conv.register_fake
@@ -364,12 +371,13 @@ def narrow_stem(
     pixels, block = count * height * width, 128
     columns_of_tile = 32 if outputs % 32 == 0 else 16
     grid = (math.ceil(pixels / block) * (outputs // columns_of_tile),)
-    stem[grid](
+    made = stem[grid](
         pictures, weight, bias, slope, mean, y, pixels, height, width, outputs,
         y.stride(0), y.stride(2), y.stride(3), rows, columns,
         PAD=padding, KH=3, KW=3, STRIDE=stride, BM=block, BN=columns_of_tile, BK=_STEM_DEPTH, PRELU=True,
         num_warps=4, num_stages=1,
     )  # fmt: skip
+    _COMPILED.add(str(getattr(made, "hash", "")))
     return y
 
 

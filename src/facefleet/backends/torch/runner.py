@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BUCKETS", "PictureNetwork", "TorchRunner"]
 _log = logging.getLogger(__name__)
-_CACHE, _NETWORK = "compile-cache.bin", "network.onnx"
+_CACHE, _NETWORK, _KERNELS = "compile-cache.bin", "network.onnx", "narrow-kernels.zip"
 _ANY_SIZE = (640, 640)
 
 
@@ -148,6 +148,11 @@ class TorchRunner(Runner):
         from facefleet.backends.torch.narrow import narrow_convolutions
 
         size = self.options.warm[0] if self.options.warm else _ANY_SIZE
+        saved = None if self.options.engine is None else self.options.engine / _KERNELS
+        if saved is not None and saved.is_file():
+            from facefleet.backends.torch.fused.kernel_files import restore
+
+            restore(saved.read_bytes())
         return narrow_convolutions(network, self.contract, size)
 
     def _on_device(self) -> torch.nn.Module:
@@ -264,6 +269,12 @@ class TorchRunner(Runner):
         shutil.copyfile(self._graph_file(), folder / _NETWORK)
         if self._fused is not None:
             self._fused.save(folder)
+        if self._compiled is not None and self._device.type == "cuda":
+            from facefleet.backends.torch.fused.kernel_files import archive
+            from facefleet.backends.torch.narrow import compiled
+
+            if hashes := compiled():
+                (folder / _KERNELS).write_bytes(archive(hashes))
         if self._compiled is not None and self.options.compiling != "none":
             artifacts = torch.compiler.save_cache_artifacts()
             if artifacts is not None:

@@ -35,6 +35,8 @@ from facefleet.types import EncodedImage, Image, Outcome
 
 _COMPANY_S = 0.02
 """The longest that a part-filled batch waits while photos are being decoded: a device does not idle for longer."""
+_AHEAD = 1
+"""Batches that are looked at or about to be, beyond which one has to be full to follow them."""
 _READERS = 4
 _NAME = "the device's pipeline"
 
@@ -87,7 +89,7 @@ class DeviceScheduler(Scheduler):
         policy = BatchPolicy(resident.batch, min(max_delay_s, _COMPANY_S), max_cost=resident.pool_bytes)
         self._ready: Batcher[_Waiting] = Batcher(policy)
         self._fits = SizeLimit(resident.batch)
-        self._preparing = self._coming = 0
+        self._preparing = self._coming = self._looking = 0
         self._ending = False
         self._feeding = FEEDERS
         self._finding = threading.Lock()
@@ -225,7 +227,8 @@ class DeviceScheduler(Scheduler):
             with self._fed:
                 batch: Sequence[_Waiting] = ()
                 while not self._ending and not batch:
-                    batch = self._ready.take(time.monotonic(), expecting=self._more_coming())
+                    busy = self._looking > _AHEAD  # then a part-filled batch would only run sooner to wait
+                    batch = self._ready.take(time.monotonic(), expecting=self._more_coming(), only_full=busy)
                     if not batch:
                         self._fed.wait(_COMPANY_S if len(self._ready) else None)
                 if not batch:
@@ -281,6 +284,7 @@ class DeviceScheduler(Scheduler):
                 self._held_bytes -= item.photo.counted_bytes
                 item.photo.counted_bytes = 0
             self._coming += 1
+            self._looking += 1
             self._changed.notify_all()
         photos = [Found(item.photo, item.pixels.frame) for item in wanted]
         self._found.put(DeviceBatch(slot, photos, done, held, started, [item.queued_at for item in wanted]))
@@ -304,10 +308,14 @@ class DeviceScheduler(Scheduler):
 
     def _spread(self) -> None:
         while (batch := self._found.get()) is not False:
+            looked = isinstance(batch, DeviceBatch)
             if isinstance(batch, DeviceBatch):
                 self._guarded([batch], lambda batch=batch: self._spread_batch(batch))  # type: ignore[misc]
-            with self._changed:
+            with self._fed:
                 self._coming -= 1
+                self._looking -= looked
+                if looked and len(self._ready):
+                    self._fed.notify()
                 more = self._coming > 0
             if not more:
                 self._flush()
