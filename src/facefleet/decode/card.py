@@ -30,6 +30,9 @@ class CardDecoder(Protocol):
             The numbers of those that could not be decoded, and what has to be held until the stream has come here.
         """
 
+    def close(self) -> None:
+        """Give back what it has of the card; nothing is under way."""
+
 
 def card_decoder(index: int) -> CardDecoder | None:
     """The best decoder that there is for a card, by its number; None where there is none: the log says why."""

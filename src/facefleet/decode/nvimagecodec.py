@@ -50,3 +50,7 @@ class NvImageCodec:
         if targets:
             torch._foreach_copy_(targets, sources)
         return failed, found
+
+    def close(self) -> None:
+        """See `CardDecoder.close`: decoders go with their threads and with this one."""
+        self._own = threading.local()

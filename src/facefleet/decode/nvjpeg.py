@@ -53,19 +53,20 @@ class NvJpeg:
 
         path = library()
         self._index, self._own = index, _Own()
+        self._made: list[tuple[Any, ctypes.c_void_p]] = []
         self._long = ctypes.CDLL(path)  # lets go of the interpreter; what takes microseconds does not
         self._short = ctypes.PyDLL(path)
         with torch.cuda.device(index):
             torch.cuda.current_stream().synchronize()  # there is a context now
-            self._handle = self._new(self._long.nvjpegCreateEx, _HARDWARE, None, None, _INTERPOLATE)
-        self._params = self._new(self._short.nvjpegDecodeParamsCreate, self._handle)
+            self._handle = self._new("Destroy", self._long.nvjpegCreateEx, _HARDWARE, None, None, _INTERPOLATE)
+        self._params = self._new("DecodeParamsDestroy", self._short.nvjpegDecodeParamsCreate, self._handle)
         _call(self._short.nvjpegDecodeParamsSetOutputFormat, self._params, _INTERLEAVED_RGB)
 
     def takes(self, file: bytes) -> bool:
         """See `CardDecoder.takes`."""
         own, missing = self._own, ctypes.c_int(1)
         if own.header is None:
-            own.header = self._new(self._short.nvjpegJpegStreamCreate, self._handle)
+            own.header = self._new("JpegStreamDestroy", self._short.nvjpegJpegStreamCreate, self._handle)
         if self._short.nvjpegJpegStreamParseHeader(self._handle, file, ctypes.c_size_t(len(file)), own.header):
             return False
         ask = self._short.nvjpegDecodeBatchedSupportedEx
@@ -78,7 +79,7 @@ class NvJpeg:
         own = self._own
         if own.decoder is None:
             torch.cuda.set_device(self._index)
-            own.decoder = self._new(self._long.nvjpegJpegStateCreate, self._handle)
+            own.decoder = self._new("JpegStateDestroy", self._long.nvjpegJpegStateCreate, self._handle)
             own.done = torch.cuda.Event(blocking=True)
         own.done.synchronize()  # the memory of this decoder's last batch is free again
         wrong = [number for number, pair in enumerate(zip(files, into, strict=True)) if not self._fits(*pair)]
@@ -113,11 +114,17 @@ class NvJpeg:
         )  # fmt: skip
         return not failed and (heights[0], widths[0], 3) == tuple(target.shape)
 
-    @staticmethod
-    def _new(function: Any, *arguments: object) -> ctypes.c_void_p:  # noqa: ANN401  # of the library
-        """What a function makes, which it writes to its last argument."""
+    def close(self) -> None:
+        """See `CardDecoder.close`."""
+        while self._made:
+            destroy, made = self._made.pop()
+            destroy(made)
+
+    def _new(self, destroy: str, function: Any, *arguments: object) -> ctypes.c_void_p:  # noqa: ANN401  # of the library
+        """What a function makes, which it writes to its last argument; `close` destroys it."""
         made = ctypes.c_void_p()
         _call(function, *arguments, ctypes.byref(made))
+        self._made.append((getattr(self._long, f"nvjpeg{destroy}"), made))
         return made
 
 

@@ -24,18 +24,26 @@ class Library:
 
     def __init__(self, *, units: bool = True) -> None:
         self._units, self.batches = units, []  # type: ignore[var-annotated]
+        self.alive = 0
+        for name in ("", "JpegStream", "JpegState", "DecodeParams"):
+            setattr(self, f"nvjpeg{name}Destroy", self._gone)
         for name in ("DecodeParamsSetOutputFormat", "JpegStreamCreate", "JpegStateCreate", "DecodeParamsCreate"):
             setattr(self, f"nvjpeg{name}", self._good(name))
 
-    @staticmethod
-    def _good(name: str) -> Any:
+    def _gone(self, _: object) -> int:
+        self.alive -= 1
+        return 0
+
+    def _good(self, name: str) -> Any:
         def function(*_: object) -> int:
+            self.alive += "Create" in name
             return 0
 
         function.__name__ = name
         return function
 
     def nvjpegCreateEx(self, *_: object) -> int:  # noqa: N802
+        self.alive += self._units
         return 0 if self._units else 7
 
     def nvjpegJpegStreamParseHeader(self, _: object, file: bytes, *__: object) -> int:  # noqa: N802
@@ -97,6 +105,9 @@ def test_a_batch_goes_to_the_units_of_the_card(monkeypatch: pytest.MonkeyPatch) 
     assert decoder.decode([b"6x7", b"4x5"], into[::-1], 1)[0] == []
     assert library.batches == [2]  # made ready once
     assert all(bool((each == 1).all()) for each in into)
+    assert library.alive == 4
+    decoder.close()
+    assert library.alive == 0
 
 
 @pytest.mark.usefixtures("cuda")

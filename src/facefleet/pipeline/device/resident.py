@@ -158,6 +158,7 @@ class Resident:
 
     def close(self) -> None:
         """Give the memory back."""
+        self.without_card()
         self._settling.clear()
         self._last.clear()
         self.slots.clear()
@@ -166,6 +167,12 @@ class Resident:
         del self.detector, self.embedder
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def without_card(self) -> None:
+        """The processors decode from here on."""
+        card, self.card = self.card, None
+        if card is not None:
+            card.close()
 
     def fill(
         self, slot: Slot, pictures: Sequence[Pixels], each: Callable[..., Iterable[object]] = map

@@ -76,9 +76,11 @@ class BrokenCard(FakeCard):
 
 @pytest.mark.parametrize(("card", "kept"), [(FakeCard, True), (WrongCard, False), (BrokenCard, False)])
 def test_a_card_that_decodes_otherwise_is_not_used(card: type[FakeCard], kept: bool) -> None:
-    made, _ = opened(card())
+    decoder = card()
+    made, _ = opened(decoder)
     check_card(made)
-    assert (made.card is not None) == kept
+    assert (made.card is decoder) == kept
+    assert decoder.closed != kept
 
 
 def test_batches_on_a_device() -> None:

@@ -149,11 +149,14 @@ class FakeCard:
     """Decodes like the processors; fails on some, and does not take others."""
 
     def __init__(self, refused: Sequence[bytes] = (), foreign: Sequence[bytes] = ()) -> None:
-        self.files = 0
+        self.files, self.closed = 0, False
         self._refused, self._foreign = refused, foreign
 
     def takes(self, file: bytes) -> bool:
         return file not in self._foreign
+
+    def close(self) -> None:
+        self.closed = True
 
     def decode(self, files: Sequence[bytes], into: Sequence[Any], stream: int) -> tuple[list[int], object]:
         del stream
@@ -184,6 +187,7 @@ def test_files_are_decoded_by_the_card_and_turned_upright_there() -> None:
     for one, other in zip(expected, got, strict=True):
         agree(one, other)
     assert card.files >= len(data) - 1
+    assert card.closed
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
