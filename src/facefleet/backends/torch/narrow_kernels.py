@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 """A Triton kernel: a convolution of few channels, with bias, residual and ReLU in it.
 
-Owns device code only; launched by `narrow`. Maps are NHWC in 16 bits without a border of their own. The convolution as
-a matrix product without the patches being written anywhere: Chetlur et al., "cuDNN: efficient primitives for deep
+Owns device code only; launched by `narrow_ops`. Maps are NHWC in 16 bits without a border of their own. The convolution
+as a matrix product without the patches being written anywhere: Chetlur et al., "cuDNN: efficient primitives for deep
 learning", 2014, section 3.
 """
 

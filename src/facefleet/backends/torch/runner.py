@@ -271,7 +271,7 @@ class TorchRunner(Runner):
             self._fused.save(folder)
         if self._compiled is not None and self._device.type == "cuda":
             from facefleet.backends.torch.fused.kernel_files import archive
-            from facefleet.backends.torch.narrow import compiled
+            from facefleet.backends.torch.narrow_ops import compiled
 
             if hashes := compiled():
                 (folder / _KERNELS).write_bytes(archive(hashes))
