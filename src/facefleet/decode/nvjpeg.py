@@ -81,12 +81,14 @@ class NvJpeg:
             torch.cuda.set_device(self._index)
             own.decoder = self._new("JpegStateDestroy", self._long.nvjpegJpegStateCreate, self._handle)
             own.done = torch.cuda.Event(blocking=True)
-        own.done.synchronize()  # the memory of this decoder's last batch is free again
+        # Its own streams do not wait for the caller's: what is to be overwritten may still be read, and the decoder's
+        # memory may still be in use for the last batch.
+        own.done.record()
+        own.done.synchronize()
         wrong = [number for number, pair in enumerate(zip(files, into, strict=True)) if not self._fits(*pair)]
         rest = [number for number in range(len(files)) if number not in wrong]
         if rest and self._decoded([files[k] for k in rest], [into[k] for k in rest], stream):
             wrong += [k for k in rest if self._decoded([files[k]], [into[k]], stream)]
-        own.done.record()
         return sorted(wrong), files
 
     def _decoded(self, files: list[bytes], into: list[Any], stream: int) -> int:

@@ -75,13 +75,15 @@ class Library:
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What of CUDA is asked for, where there is none."""
-    event = types.SimpleNamespace(synchronize=lambda: None, record=lambda: None)
+    done: list[str] = []
+    event = types.SimpleNamespace(synchronize=lambda: done.append("wait"), record=lambda: done.append("record"))
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: event)
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    return done
 
 
 def played(monkeypatch: pytest.MonkeyPatch, library: Library) -> None:
@@ -93,8 +95,7 @@ def rooms(*files: bytes) -> list[Any]:
     return [torch.zeros(*SIZES[file], 3, dtype=torch.uint8) for file in files]
 
 
-@pytest.mark.usefixtures("cuda")
-def test_a_batch_goes_to_the_units_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_goes_to_the_units_of_the_card(monkeypatch: pytest.MonkeyPatch, cuda: list[str]) -> None:
     library = Library()
     played(monkeypatch, library)
     decoder = card_decoder(0)
@@ -104,6 +105,7 @@ def test_a_batch_goes_to_the_units_of_the_card(monkeypatch: pytest.MonkeyPatch) 
     assert decoder.decode([b"4x5", b"6x7"], into, 1)[0] == []
     assert decoder.decode([b"6x7", b"4x5"], into[::-1], 1)[0] == []
     assert library.batches == [2]  # made ready once
+    assert cuda[-4:] == ["record", "wait"] * 2  # each after all that came before it on the caller's stream
     assert all(bool((each == 1).all()) for each in into)
     assert library.alive == 4
     decoder.close()
