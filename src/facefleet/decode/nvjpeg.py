@@ -81,10 +81,6 @@ class NvJpeg:
             torch.cuda.set_device(self._index)
             own.decoder = self._new("JpegStateDestroy", self._long.nvjpegJpegStateCreate, self._handle)
             own.done = torch.cuda.Event(blocking=True)
-        # Its own streams do not wait for the caller's: what is to be overwritten may still be read, and the decoder's
-        # memory may still be in use for the last batch.
-        own.done.record()
-        own.done.synchronize()
         wrong = [number for number, pair in enumerate(zip(files, into, strict=True)) if not self._fits(*pair)]
         rest = [number for number in range(len(files)) if number not in wrong]
         if rest and self._decoded([files[k] for k in rest], [into[k] for k in rest], stream):
@@ -93,8 +89,11 @@ class NvJpeg:
 
     def _decoded(self, files: list[bytes], into: list[Any], stream: int) -> int:
         """Start a batch; the library's answer, of which 0 is good."""
-        count = len(files)
-        own = self._own
+        count, own = len(files), self._own
+        # Its own streams do not wait for the caller's: what is to be overwritten may still be read, and the decoder's
+        # memory may still be in use for the last batch.
+        own.done.record()
+        own.done.synchronize()
         if count != own.batch:
             own.batch = 0
             _call(self._long.nvjpegDecodeBatchedInitialize, self._handle, own.decoder, count, 1, _INTERLEAVED_RGB)
