@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,8 @@ def opened(settings: Settings) -> Iterator[tuple[Engine, Any]]:
         engine = Engine(settings)
         with engine:
             scheduler = engine._running.scheduler  # type: ignore[union-attr]
+            gc.collect()
+            gc.freeze()  # as the commands do
             yield engine, scheduler
         return
     from facefleet.models.load import load_models

@@ -9,8 +9,9 @@ not stop the rest, and what is known is written at once to a JSON file in `--out
 script itself without a GPU.
 
 Stages: ``parity`` with the reference; ``speed`` from end to end and of each part alone (SCRFD-2.5g at 640, R50 of
-random weights in fp16); ``host``: its threads alone, the device left out; ``streams`` of R50; ``memory`` over mixed
-batches; ``restart`` of a killed worker.
+random weights in fp16); ``host``: its threads alone, the device left out; ``peers``: insightface and ONNX Runtime with
+the CUDA provider, where they are installed; ``streams`` of R50; ``memory`` over mixed batches; ``restart`` of a killed
+worker.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,11 +33,9 @@ import numpy as np
 from facefleet import Engine
 from gpu_bench import Bench, opened
 from gpu_parity import parity, reference
-from gpu_peers import r50_pack, use_engine
+from gpu_peers import peers, r50_pack, use_engine
 from gpu_soak import memory, restart, streams
 from gpu_timing import device_ms
-
-STAGES = ("parity", "speed", "host", "streams", "memory", "restart")
 
 
 def kept_up(engine: Engine, source: Iterator[Any], seconds: float) -> tuple[float, float, int]:
@@ -94,7 +94,7 @@ def host(bench: Bench) -> None:
 
         for result in resident.results:
             result.fill_(0.5)
-        resident.card = object()
+        resident.card = SimpleNamespace(takes=lambda _: True, close=lambda: None)
         resident.fill = lambda *_: (Mark(), [])
         resident.find = lambda *_: Mark()
         resident.read, resident.cut = read, lambda *_, **__: None
@@ -194,6 +194,12 @@ def inside(bench: Bench, size: int, resident: Any, slot: Any) -> None:  # noqa: 
     )
 
 
+STAGES = {
+    "parity": parity, "speed": speed, "host": host, "peers": peers, "streams": streams, "memory": memory,
+    "restart": restart,
+}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", help=f"reference, all, or a comma-separated list of {', '.join(STAGES)}")
@@ -226,9 +232,7 @@ def main() -> None:
     for name in STAGES if options.what == "all" else options.what.split(","):
         started = time.perf_counter()
         try:
-            {"parity": parity, "speed": speed, "host": host, "streams": streams, "memory": memory, "restart": restart}[
-                name
-            ](bench)
+            STAGES[name](bench)
         except Exception:
             traceback.print_exc(limit=8, file=sys.stdout)
         print(f"-- {name}: {time.perf_counter() - started:.1f} s", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -154,7 +155,10 @@ def _cached(engine: Engine, settings: Settings) -> Iterator[Analyzer]:
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """The first Ctrl-C (or SIGTERM) asks for an orderly end, the second one ends at once."""
+    """The first Ctrl-C (or SIGTERM) asks for an orderly end, the second one ends at once.
+
+    What is loaded by now stays until that end, so that collections of garbage, which stop every thread, leave it out.
+    """
     stop = threading.Event()
 
     def handle(number: int, _frame: object) -> None:
@@ -165,9 +169,12 @@ def stopping() -> Iterator[threading.Event]:
         say("stopping: what is in progress is finished; press Ctrl-C again to end at once")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    gc.collect()
+    gc.freeze()
     try:
         yield stop
     finally:
+        gc.unfreeze()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -161,7 +161,7 @@ def device_scheduler(stages: Stages, models: Loaded, batch: BatchSettings, optio
         _HostWayError: The device has no room for it, or it answers otherwise than the host.
         DeviceLostError: The device is gone.
     """
-    from facefleet.decode import nvimagecodec
+    from facefleet.decode.card import card_decoder
     from facefleet.pipeline.device.check import check_card, check_resident
     from facefleet.pipeline.device.resident import open_resident
     from facefleet.pipeline.device.scheduler import DeviceScheduler
@@ -169,7 +169,7 @@ def device_scheduler(stages: Stages, models: Loaded, batch: BatchSettings, optio
     index = int(str(models.description["device"]).partition(":")[2] or 0)
     resident = None
     try:
-        resident = open_resident(models, batch, nvimagecodec.card_decoder(index))
+        resident = open_resident(models, batch, card_decoder(index))
         check_card(resident)
         check_resident(resident, models)
     except DeviceLostError:

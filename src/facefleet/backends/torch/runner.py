@@ -37,15 +37,22 @@ if TYPE_CHECKING:
 
 __all__ = ["BUCKETS", "PictureNetwork", "TorchRunner"]
 _log = logging.getLogger(__name__)
-_CACHE, _NETWORK = "compile-cache.bin", "network.onnx"
+_CACHE, _NETWORK, _KERNELS = "compile-cache.bin", "network.onnx", "narrow-kernels.zip"
+_ANY_SIZE = (640, 640)
 
 
 class PictureNetwork(torch.nn.Module):
-    """Channel order, normalization and the network, which casts for itself where its graph says so."""
+    """Channel order, normalization and the network, which casts for itself where its graph says so.
 
-    def __init__(self, network: torch.nn.Module, contract: InputContract) -> None:
+    Args:
+        network: Imported.
+        contract: How pictures become its input.
+        raw: Whether it does so itself, and reads the pictures.
+    """
+
+    def __init__(self, network: torch.nn.Module, contract: InputContract, *, raw: bool = False) -> None:
         super().__init__()
-        self.network = network
+        self.network, self._raw = network, raw
         order = [0, 1, 2] if contract.color == "rgb" else [2, 1, 0]
         self.reverse = order != [0, 1, 2]
         scale = 1 / torch.tensor(contract.std, dtype=torch.float32)
@@ -54,6 +61,8 @@ class PictureNetwork(torch.nn.Module):
 
     def normalized(self, pictures: Tensor) -> Tensor:
         """(n, h, w, 3) uint8 in; what the network reads."""
+        if self._raw:
+            return pictures
         images = pictures.permute(0, 3, 1, 2).float()
         if self.reverse:
             images = images.flip(1)
@@ -90,9 +99,12 @@ class TorchRunner(Runner):
         self._graphs: dict[tuple[int, int, int], queue.SimpleQueue[_Slot]] = {}
         self._compiled: Any = None
         self._fused = self._recognized(network)
-        if self._fused is None and self._device.type == "cuda" and self.options.precision != "fp32" and widen(proto):
-            network = module_from_onnx(proto)
-        self._module = PictureNetwork(network, self.contract).eval()
+        raw = False
+        if self._fused is None and self._device.type == "cuda" and self.options.precision != "fp32":
+            if widen(proto):
+                network = module_from_onnx(proto)
+            raw = self._narrowed(network)
+        self._module = PictureNetwork(network, self.contract, raw=raw).eval()
         self._depthwise = any(_groups(node) > 1 for node in proto.graph.node)
         if self._fused is None:
             self._module = self._on_device()
@@ -128,6 +140,20 @@ class TorchRunner(Runner):
             _log.info("%s runs through the general path: %s", self.model.name, plan.reason)
             return None
         return FusedNetwork(plan, self._device, self.options.engine)
+
+    def _narrowed(self, network: torch.fx.GraphModule) -> bool:
+        """Let kernels of ours run what cuDNN is slow at; whether the network reads pictures as they are after that."""
+        if self.options.eager or importlib.util.find_spec("triton") is None:
+            return False
+        from facefleet.backends.torch.narrow import narrow_convolutions
+
+        size = self.options.warm[0] if self.options.warm else _ANY_SIZE
+        saved = None if self.options.engine is None else self.options.engine / _KERNELS
+        if saved is not None and saved.is_file():
+            from facefleet.backends.torch.fused.kernel_files import restore
+
+            restore(saved.read_bytes())
+        return narrow_convolutions(network, self.contract, size)
 
     def _on_device(self) -> torch.nn.Module:
         assert self._module is not None
@@ -243,6 +269,12 @@ class TorchRunner(Runner):
         shutil.copyfile(self._graph_file(), folder / _NETWORK)
         if self._fused is not None:
             self._fused.save(folder)
+        if self._compiled is not None and self._device.type == "cuda":
+            from facefleet.backends.torch.fused.kernel_files import archive
+            from facefleet.backends.torch.narrow_ops import compiled
+
+            if hashes := compiled():
+                (folder / _KERNELS).write_bytes(archive(hashes))
         if self._compiled is not None and self.options.compiling != "none":
             artifacts = torch.compiler.save_cache_artifacts()
             if artifacts is not None:

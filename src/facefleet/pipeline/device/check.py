@@ -63,11 +63,11 @@ def check_card(resident: Resident) -> None:
         off = int(np.abs(expected - got).max())
     except Exception as error:  # of whatever library
         _log.warning("the processors decode: the card failed on a drawn picture: %s", error)
-        resident.card = None
+        resident.without_card()
         return
     if off > _GREY_LEVELS:
         _log.warning("the processors decode: the card's pixels are up to %d grey levels off", off)
-        resident.card = None
+        resident.without_card()
 
 
 def _by_device(resident: Resident, picture: Pixels) -> Faces:

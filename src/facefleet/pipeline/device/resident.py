@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from facefleet.backends.torch.bound import Recorded
 from facefleet.backends.torch.runner import TorchRunner
 from facefleet.config import BatchSettings
-from facefleet.decode.nvimagecodec import CardDecoder
+from facefleet.decode.card import CardDecoder
 from facefleet.errors import OutOfMemoryError
 from facefleet.models.detectors import Selection
 from facefleet.models.detectors.device import TOP, DeviceDetections
@@ -67,9 +66,14 @@ class Pixels:
     orientation: int = 1
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, upright."""
+        return (self.frame[1], self.frame[0]) if self.host is None else self.host.shape[:2]
+
+    @property
     def bytes(self) -> int:
         """What it takes of a pool."""
-        return self.frame[0] * self.frame[1] * 3 if self.host is None else self.host.nbytes
+        return 3 * self.shape[0] * self.shape[1]
 
 
 def buckets_up_to(limit: int, steps: Sequence[int]) -> tuple[int, ...]:
@@ -154,6 +158,7 @@ class Resident:
 
     def close(self) -> None:
         """Give the memory back."""
+        self.without_card()
         self._settling.clear()
         self._last.clear()
         self.slots.clear()
@@ -162,6 +167,12 @@ class Resident:
         del self.detector, self.embedder
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def without_card(self) -> None:
+        """The processors decode from here on."""
+        card, self.card = self.card, None
+        if card is not None:
+            card.close()
 
     def fill(
         self, slot: Slot, pictures: Sequence[Pixels], each: Callable[..., Iterable[object]] = map
@@ -181,44 +192,39 @@ class Resident:
         """
         slot.filling.wait(slot.free)
         with slot.filling.use():
-            decoded = self._decoded(pictures, slot.filling)
-            pixels: list[Any] = [decoded.get(number, picture.host) for number, picture in enumerate(pictures)]
-            offsets, end = [0] * len(pixels), 0
-            for number in sorted(range(len(pixels)), key=lambda number: number in decoded):  # those of the host first
-                offsets[number], end = end, end + pixels[number].nbytes
-            self._copy(
-                slot, [(p.host, at) for p, at in zip(pictures, offsets, strict=True) if p.host is not None], each
-            )
-            if decoded:
-                views = [
-                    slot.pool[offsets[k] : offsets[k] + image.numel()].view(image.shape) for k, image in decoded.items()
-                ]
-                torch._foreach_copy_(views, list(decoded.values()))
+            offsets, end = [0] * len(pictures), 0
+            for number in sorted(range(len(pictures)), key=lambda k: pictures[k].host is None):  # the host's first
+                offsets[number], end = end, end + pictures[number].bytes
+            hosts = [(p.host, at) for p, at in zip(pictures, offsets, strict=True) if p.host is not None]
+            self._copy(slot, hosts, each)
+            files = [(number, slot.pool[offsets[number] :]) for number, p in enumerate(pictures) if p.host is None]
+            held = self._decode(pictures, files, slot.filling) if files else None
             placed = [
-                Placed(at, array.shape[0], array.shape[1], picture.scale, picture.frame, picture.plans)
-                for picture, array, at in zip(pictures, pixels, offsets, strict=True)
+                Placed(at, *picture.shape, picture.scale, picture.frame, picture.plans)
+                for picture, at in zip(pictures, offsets, strict=True)
             ]
             slot.lay(placed, self.bucket(len(pictures)), self.select.score)
-        return slot.filling.mark(), list(decoded.values())
+        return slot.filling.mark(), [held]
 
-    def _decoded(self, pictures: Sequence[Pixels], lane: Lane) -> dict[int, Tensor]:
-        """The pictures that the card decodes, by their number; upright."""
-        numbers = [number for number, picture in enumerate(pictures) if picture.host is None]
-        if not numbers:
-            return {}
+    def _decode(self, pictures: Sequence[Pixels], files: Sequence[tuple[int, Tensor]], lane: Lane) -> object:
+        """Have the card decode pictures to where they belong, upright; what has to be held until that is done."""
         assert self.card is not None
-        found = self.card.decode([pictures[number].file for number in numbers], lane.handle)
-        failed = [number for number, image in zip(numbers, found, strict=True) if image is None]
-        if failed:
-            raise CardRefusedError(failed)
-        tensors = {}
-        for number, image in zip(numbers, found, strict=True):
+        targets, turned = [], []
+        for number, room in files:
             picture = pictures[number]
-            tensor = upright(torch.as_tensor(image, device=self.device), picture.orientation)
-            if (tensor.shape[1], tensor.shape[0]) != picture.frame:
-                raise CardRefusedError([number])
-            tensors[number] = tensor
-        return tensors
+            height, width = picture.shape
+            target = room[: picture.bytes].view(height, width, 3)
+            if picture.orientation != 1:
+                stored = (width, height, 3) if picture.orientation >= 5 else (height, width, 3)
+                turned.append((target, torch.empty(stored, dtype=torch.uint8, device=self.device), picture.orientation))
+                target = turned[-1][1]
+            targets.append(target)
+        failed, held = self.card.decode([pictures[number].file for number, _ in files], targets, lane.handle)
+        if failed:
+            raise CardRefusedError([files[place][0] for place in failed])
+        for target, stored_pixels, orientation in turned:
+            target.copy_(upright(stored_pixels, orientation))
+        return held, turned
 
     def _copy(self, slot: Slot, laid: list[tuple[RGBArray, int]], each: Callable[..., Iterable[object]]) -> None:
         """Copy pictures of the host, which lie one after the other, through pinned memory."""

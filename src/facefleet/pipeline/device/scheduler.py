@@ -1,6 +1,6 @@
 """Photos through one device in batches: a few threads beside those of `Scheduler`, for the lanes and the answers.
 
-Owns the queues between lanes, the runs that are being filled with faces, and the fan-in of a batch. The inherited
+Owns the queues between lanes and the fan-in of a batch; runs of faces are `runs`'s. The inherited
 threads read and decode; what cannot go this way (other formats of input, more candidates than the device looks at,
 photos of reduced size whose faces need the full one) goes the inherited one, its networks on the same device.
 
@@ -16,10 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from facefleet.backends.torch.runner import torch_errors
 from facefleet.batching import Batcher, BatchPolicy, SizeLimit, run_batch
@@ -27,6 +25,7 @@ from facefleet.errors import BadOutputError, DeviceLostError
 from facefleet.pipeline.device.answers import DeviceBatch, Found
 from facefleet.pipeline.device.lanes import Mark
 from facefleet.pipeline.device.resident import FEEDERS, CardRefusedError, Pixels, Resident
+from facefleet.pipeline.device.runs import Run, Runs
 from facefleet.pipeline.photo import Photo
 from facefleet.pipeline.scheduler import Scheduler
 from facefleet.pipeline.stages import Stages
@@ -35,6 +34,8 @@ from facefleet.types import EncodedImage, Image, Outcome
 
 _COMPANY_S = 0.02
 """The longest that a part-filled batch waits while photos are being decoded: a device does not idle for longer."""
+_AHEAD = 1
+"""Batches that are looked at or about to be, beyond which one has to be full to follow them."""
 _READERS = 4
 _NAME = "the device's pipeline"
 
@@ -44,19 +45,6 @@ class _Waiting:
     photo: Photo
     pixels: Pixels
     queued_at: float
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """Faces of any batches that are embedded together, or only cut out."""
-
-    embed: bool
-    parts: list[tuple[DeviceBatch, int, int, int]] = field(default_factory=list)
-    count: int = 0
-    result: Tensor | None = None
-    done: Mark = field(default_factory=Mark)
-    chips: Tensor | None = None
-    started: float = 0.0
 
 
 class DeviceScheduler(Scheduler):
@@ -87,19 +75,15 @@ class DeviceScheduler(Scheduler):
         policy = BatchPolicy(resident.batch, min(max_delay_s, _COMPANY_S), max_cost=resident.pool_bytes)
         self._ready: Batcher[_Waiting] = Batcher(policy)
         self._fits = SizeLimit(resident.batch)
-        self._preparing = self._coming = 0
+        self._preparing = self._coming = self._looking = 0
         self._ending = False
         self._feeding = FEEDERS
         self._finding = threading.Lock()
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for slot in resident.slots:
             self._free.put(slot)
-        self._results: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
-        for result in resident.results:
-            self._results.put(result)
+        self._runs = Runs(resident, self._guarded)
         self._found: queue.SimpleQueue[DeviceBatch | bool] = queue.SimpleQueue()
-        self._runs: queue.SimpleQueue[_Run | None] = queue.SimpleQueue()
-        self._open_runs = {embed: _Run(embed) for embed in (False, True)}
         self._copiers = ThreadPoolExecutor(min(8, max(1, workers)), "facefleet-copy")
         self._need_px = max(size for size in stages.sizes if isinstance(size, int))
         # Where the card decodes, many threads with next to nothing to do would only wake each other.
@@ -209,7 +193,7 @@ class DeviceScheduler(Scheduler):
         if self._resident.card is None or not isinstance(loaded, EncodedImage):
             return None
         header = self._stages.decoder.plain_jpeg(loaded, need_px=self._need_px)
-        if header is None:
+        if header is None or not self._resident.card.takes(loaded.data):
             return None
         frame = (header.width, header.height)
         return Pixels(self._resident.detector.plan(*frame), frame, file=loaded.data, orientation=header.orientation)
@@ -225,7 +209,8 @@ class DeviceScheduler(Scheduler):
             with self._fed:
                 batch: Sequence[_Waiting] = ()
                 while not self._ending and not batch:
-                    batch = self._ready.take(time.monotonic(), expecting=self._more_coming())
+                    busy = self._looking > _AHEAD  # then a part-filled batch would only run sooner to wait
+                    batch = self._ready.take(time.monotonic(), expecting=self._more_coming(), only_full=busy)
                     if not batch:
                         self._fed.wait(_COMPANY_S if len(self._ready) else None)
                 if not batch:
@@ -281,6 +266,7 @@ class DeviceScheduler(Scheduler):
                 self._held_bytes -= item.photo.counted_bytes
                 item.photo.counted_bytes = 0
             self._coming += 1
+            self._looking += 1
             self._changed.notify_all()
         photos = [Found(item.photo, item.pixels.frame) for item in wanted]
         self._found.put(DeviceBatch(slot, photos, done, held, started, [item.queued_at for item in wanted]))
@@ -304,15 +290,19 @@ class DeviceScheduler(Scheduler):
 
     def _spread(self) -> None:
         while (batch := self._found.get()) is not False:
+            looked = isinstance(batch, DeviceBatch)
             if isinstance(batch, DeviceBatch):
                 self._guarded([batch], lambda batch=batch: self._spread_batch(batch))  # type: ignore[misc]
-            with self._changed:
+            with self._fed:
                 self._coming -= 1
+                self._looking -= looked
+                if looked and len(self._ready):
+                    self._fed.notify()
                 more = self._coming > 0
             if not more:
-                self._flush()
-        self._flush()
-        self._runs.put(None)
+                self._runs.flush()
+        self._runs.flush()
+        self._runs.end()
 
     def _spread_batch(self, batch: DeviceBatch) -> None:
         batch.done.wait()
@@ -332,43 +322,8 @@ class DeviceScheduler(Scheduler):
             self._answer_batch(batch)
             return
         for start, stop, embed in batch.segments(embeds=resident.embedder is not None):
-            self._cut(batch, start, stop, embed=embed)
+            self._runs.cut(batch, start, stop, embed=embed)
         self._release(batch)
-
-    def _cut(self, batch: DeviceBatch, start: int, stop: int, *, embed: bool) -> None:
-        """Cut faces into the run that is being filled, and start it when it is full."""
-        assert batch.slot is not None
-        while start < stop:
-            run = self._open_runs[embed]  # another one after each start
-            end = min(stop, start + self._resident.chips - run.count)
-            run.parts.append((batch, start, end, run.count))
-            self._resident.cut(batch.slot, start, end, run.count, embed=embed)
-            run.count += end - start
-            start = end
-            if run.count == self._resident.chips:
-                self._start(run)
-
-    def _flush(self) -> None:
-        """Start what is there: nothing more is coming."""
-        for run in list(self._open_runs.values()):
-            if run.count:
-                self._start(run)
-
-    def _start(self, run: _Run) -> None:
-        self._open_runs[run.embed] = _Run(run.embed)
-        self._guarded([part[0] for part in run.parts], lambda: self._start_run(run))
-
-    def _start_run(self, run: _Run) -> None:
-        run.started = time.perf_counter()
-        result = self._results.get()
-        try:
-            wanted = any(batch.chips is not None for batch, *_ in run.parts)
-            run.done, run.chips = self._resident.finish(run.count, result, embed=run.embed, chips=wanted)
-        except BaseException:
-            self._results.put(result)
-            raise
-        run.result = result
-        self._runs.put(run)
 
     def _release(self, batch: DeviceBatch) -> None:
         """Give the slot back; the lane that fills it next waits until the last chip is cut."""
@@ -388,25 +343,13 @@ class DeviceScheduler(Scheduler):
     # The finisher.
 
     def _finish_runs(self) -> None:
-        while (run := self._runs.get()) is not None:
-            self._guarded([part[0] for part in run.parts], lambda run=run: self._finish_run(run))  # type: ignore[misc]
+        self._runs.finish(self._finished)
 
-    def _finish_run(self, run: _Run) -> None:
-        assert run.result is not None
-        try:
-            run.done.wait()
-            values = run.result.numpy()
-            for batch, start, stop, at in run.parts:
-                batch.results[start:stop] = values[at : at + stop - start]
-                if batch.chips is not None and run.chips is not None:
-                    batch.chips[start:stop] = run.chips.numpy()[at : at + stop - start]
-                batch.left -= stop - start
-        finally:
-            self._results.put(run.result)
+    def _finished(self, run: Run) -> None:
         if run.embed:
             with self._changed:
                 self._count("embed", run.started, run.count)
-        for batch in dict.fromkeys(part[0] for part in run.parts):
+        for batch in run.batches():
             if not batch.left:
                 self._answer_batch(batch)
 

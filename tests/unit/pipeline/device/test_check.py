@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import types
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason='needs the extra: pip install "facefleet[torch]"')
@@ -19,7 +16,6 @@ import torch
 
 from facefleet import Engine, Settings
 from facefleet.config import BatchSettings, RuntimeSettings, on_device
-from facefleet.decode import nvimagecodec
 from facefleet.errors import DeviceLostError, SelfTestError
 from facefleet.pipeline import local
 from facefleet.pipeline.device import check, resident
@@ -66,55 +62,25 @@ def test_wrong_answers_are_found(wrong: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class WrongCard(FakeCard):
-    def decode(self, files: Sequence[bytes], stream: int) -> list[Any]:
-        return [torch.flip(image, [2]) for image in super().decode(files, stream)]
+    def decode(self, files: Sequence[bytes], into: Sequence[Any], stream: int) -> tuple[list[int], object]:
+        found = super().decode(files, into, stream)
+        for target in into:
+            target.copy_(torch.flip(target, [2]))
+        return found
 
 
 class BrokenCard(FakeCard):
-    def decode(self, files: Sequence[bytes], stream: int) -> list[Any]:
+    def decode(self, files: Sequence[bytes], into: Sequence[Any], stream: int) -> tuple[list[int], object]:
         raise RuntimeError("no decoder")
 
 
 @pytest.mark.parametrize(("card", "kept"), [(FakeCard, True), (WrongCard, False), (BrokenCard, False)])
 def test_a_card_that_decodes_otherwise_is_not_used(card: type[FakeCard], kept: bool) -> None:
-    made, _ = opened(card())
+    decoder = card()
+    made, _ = opened(decoder)
     check_card(made)
-    assert (made.card is not None) == kept
-
-
-def test_nvimagecodec_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-
-    class Decoder:
-        def __init__(self, device_id: int) -> None:
-            asked["device"] = device_id
-
-        def decode(self, files: list[bytes], *, params: Any, cuda_stream: int) -> list[Any]:
-            asked.update(files=files, params=params, stream=cuda_stream)
-            return [np.zeros((4, 5, 3), np.uint8), None, np.zeros((4, 5, 1), np.uint8)]
-
-    module = types.ModuleType("nvidia.nvimgcodec")
-    module.Decoder = Decoder  # type: ignore[attr-defined]
-    module.DecodeParams = dict  # type: ignore[attr-defined]
-    package = types.ModuleType("nvidia")
-    package.nvimgcodec = module  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "nvidia", package)
-    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", module)
-    monkeypatch.setattr(nvimagecodec, "available", lambda: True)
-    decoder = nvimagecodec.card_decoder(3)
-    assert decoder is not None
-    images = decoder.decode([b"a", b"b", b"c"], 77)
-    assert images[0] is not None
-    assert images[1:] == [None, None]
-    assert asked == {
-        "device": 3, "files": [b"a", b"b", b"c"], "params": {"apply_exif_orientation": False}, "stream": 77,
-    }  # fmt: skip
-
-
-def test_a_decoder_that_does_not_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvimagecodec, "available", lambda: True)
-    monkeypatch.setitem(sys.modules, "nvidia", types.ModuleType("nvidia"))
-    assert nvimagecodec.card_decoder(0) is None
+    assert (made.card is decoder) == kept
+    assert decoder.closed != kept
 
 
 def test_batches_on_a_device() -> None:

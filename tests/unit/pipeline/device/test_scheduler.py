@@ -146,19 +146,25 @@ def test_a_reduced_photo_with_small_faces_is_done_by_the_host() -> None:
 
 
 class FakeCard:
-    """Decodes like the processors; refuses what is named."""
+    """Decodes like the processors; fails on some, and does not take others."""
 
-    def __init__(self, refused: Sequence[bytes] = ()) -> None:
-        self.files = 0
-        self._refused = refused
+    def __init__(self, refused: Sequence[bytes] = (), foreign: Sequence[bytes] = ()) -> None:
+        self.files, self.closed = 0, False
+        self._refused, self._foreign = refused, foreign
 
-    def decode(self, files: Sequence[bytes], stream: int) -> list[Any]:
+    def takes(self, file: bytes) -> bool:
+        return file not in self._foreign
+
+    def close(self) -> None:
+        self.closed = True
+
+    def decode(self, files: Sequence[bytes], into: Sequence[Any], stream: int) -> tuple[list[int], object]:
         del stream
         self.files += len(files)
-        return [
-            None if data in self._refused else torch.from_numpy(np.array(simplejpeg.decode_jpeg(data, "RGB")))
-            for data in files
-        ]
+        for data, target in zip(files, into, strict=True):
+            if data not in self._refused:
+                target.copy_(torch.from_numpy(np.array(simplejpeg.decode_jpeg(data, "RGB"))))
+        return [number for number, data in enumerate(files) if data in self._refused], None
 
 
 def test_files_are_decoded_by_the_card_and_turned_upright_there() -> None:
@@ -173,14 +179,15 @@ def test_files_are_decoded_by_the_card_and_turned_upright_there() -> None:
     broken = made[4][:3000] + made[4][-2:]
     data = [*made, broken]
     expected = answers(host_scheduler(loaded()), [Photo(each, False) for each in data])
-    models, card = loaded(), FakeCard([refused, broken])
+    models, card = loaded(), FakeCard([refused, broken], made[5:6])
     got = answers(
         device_scheduler(models, Resident(models, BatchSettings(detect=4, embed=8), card)),
         [Photo(each, False) for each in data],
     )
     for one, other in zip(expected, got, strict=True):
         agree(one, other)
-    assert card.files >= len(data)
+    assert card.files >= len(data) - 1
+    assert card.closed
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
