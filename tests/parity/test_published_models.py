@@ -42,7 +42,13 @@ def test_detectors(tmp_path: Path, home: Path, data_dir: Path, name: str) -> Non
     assert layout.startswith(LAYOUTS[str(DETECTORS[name]["family"])])
 
 
-@pytest.mark.parametrize("name", [name for name in DETECTORS if name.startswith("scrfd")])
+def test_a_head_of_two_branches_stays_whole(tmp_path: Path, home: Path, data_dir: Path) -> None:
+    """SCRFD-2.5G finds scores and boxes from different features."""
+    located = Store(home).manifest(str(write_pack(tmp_path, data_dir, "scrfd_2.5g", "mobilefacenet")))
+    assert prepare_detector(Store(home), located, backend="openvino", sparse=True).last is None
+
+
+@pytest.mark.parametrize("name", ["scrfd_500m", "scrfd_500m_bnkps"])
 def test_scrfd_without_its_last_layers(tmp_path: Path, home: Path, data_dir: Path, name: str) -> None:
     """They are computed where there are faces: the same faces as of the whole network, in each precision of a CPU."""
     located = Store(home).manifest(str(write_pack(tmp_path, data_dir, name, "mobilefacenet")))

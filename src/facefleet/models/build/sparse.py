@@ -44,7 +44,7 @@ def leave_out_last(model: ModelProto) -> tuple[ModelProto, SparseHead] | None:
 
     Returns:
         A graph with the outputs ``logits``, (n, cells), and ``features_0``..., (n, h, w, c), with what computes the
-        rest; None where the graph does not end in such convolutions.
+        rest; None where the graph does not end in such convolutions, one for each stride.
     """
     changed = ModelProto()
     changed.CopyFrom(model)
