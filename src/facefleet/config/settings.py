@@ -50,8 +50,8 @@ class DetectSettings:
             does, up to a pixel of the detector input off: for results that are compared with an existing gallery.
         min_face_px: Faces whose shorter box side is below this, in pixels of the original, are dropped.
         recheck: In bf16 on the CPU, a picture with a face that is less sure than this is detected again in fp32: where
-            a detector hesitates, rounding decides. A face of more than 240 px has to be 0.12 surer (SCRFD: 0.05),
-            and no two anchors may tie (SCRFD: they may). 0: never.
+            a detector hesitates, rounding decides. A face of more than 240 px has to be 0.12 surer (SCRFD-500m: 0.05),
+            and no two anchors may tie (SCRFD-500m: they may). 0: never.
     """
 
     sizes: Annotated[tuple[DetSize, ...], Field(min_length=1, max_length=8)] = (640,)
