@@ -1,7 +1,7 @@
 """The server under load, beside `facefleet extract` and beside what users write: the same photos, the same networks.
 
     FACEFLEET_DATA=... python benchmarks/server_load.py [--rounds 3] [--pack opencv] [--peer-python PYTHON]
-        [--profile FILE --p99-ms 250]
+        [--profile FILE --p99-ms 250 [--drawn 1,4]]
 
 Rounds go through all contenders in turn: `extract` on a folder of the photos; the server with 16 and 64 clients in
 closed loops; the same server with a batch of at most one; insightface behind FastAPI and uvicorn, as its users write
@@ -11,7 +11,9 @@ SCRFD-500m and MobileFaceNet, which insightface can run too; `--pack` names anot
 
 With a profile of `facefleet tune`, the server that it sets is also asked at 80 % of the rate of closed loops with
 `--users` clients, at random moments, and its p99 is held against the target; nothing but the profile sets its queue. A
-profile belongs to its pack: give the same `--pack`. `--only-profile` leaves everything else out.
+profile belongs to its pack and to photos like those it was made with: give the same `--pack`, and tune with
+`--photos identity --photos detection`, or ask for the drawn photos of `tune` by `--drawn`. `--only-profile` leaves
+everything else out. A refused request or a p99 above the target ends it with exit code 1.
 """
 
 from __future__ import annotations
@@ -186,7 +188,7 @@ def peer_server(python: str, folder: Path) -> Iterator[str]:
         process.wait(30)
 
 
-def p99_at_80(url: str, bodies: list[bytes], seconds: float, users: int) -> dict[str, float]:
+def p99_at_80(url: str, bodies: list[bytes], seconds: float, users: int) -> dict[str, Any]:
     """Capacity with as many clients as a device takes photos, then p99 at random arrivals of 80 % of it."""
     from facefleet.bench.load.connection import Target
     from facefleet.bench.load.generator import Generator
@@ -207,6 +209,7 @@ def p99_at_80(url: str, bodies: list[bytes], seconds: float, users: int) -> dict
         "capacity_per_s": capacity,
         "offered_per_s": 0.8 * capacity,
         "answers_per_s": len(sent.latencies_s) / sent.seconds,
+        "statuses": dict(sent.statuses),
         "refused": sent.failed / sent.planned,
         "p50_ms": 1000 * found.p50,
         "p99_ms": 1000 * found.p99,
@@ -232,6 +235,7 @@ def main() -> None:
     parser.add_argument("--pack", default="")
     parser.add_argument("--photos", type=int, default=600, help="of a run of extract; the photos repeat")
     parser.add_argument("--lfw", action="store_true", help="photos of one face each, where only clients can be merged")
+    parser.add_argument("--drawn", default="", help="photos as `facefleet tune --faces-per-image` draws them, e.g. 1,4")
     parser.add_argument("--peer-python", default="")
     parser.add_argument("--profile", default="")
     parser.add_argument("--p99-ms", type=float, default=0.0)
@@ -251,6 +255,19 @@ def main() -> None:
     if "rates" in figures:
         report(figures)
     print(json.dumps(figures))
+    found = figures.get("at_80_percent")
+    raise SystemExit(found is not None and bool(found["refused"] or found["p99_ms"] > options.p99_ms > 0))
+
+
+def drawn(folder: Path, faces: str) -> list[Path]:
+    """The photos that `facefleet tune` draws, as files."""
+    from facefleet.bench.tune.trial import drawn_photos
+
+    paths = []
+    for number, data in enumerate(drawn_photos([int(each) for each in faces.split(",")])):
+        paths.append(folder / f"drawn-{number:02d}.jpg")
+        paths[-1].write_bytes(data)
+    return paths
 
 
 def measure(options: argparse.Namespace, data: Path, folder: Path, stack: ExitStack) -> dict[str, Any]:
@@ -259,6 +276,8 @@ def measure(options: argparse.Namespace, data: Path, folder: Path, stack: ExitSt
 
     pack = options.pack or str(write_pack(folder, data, DETECTOR, "mobilefacenet_half"))
     paths = sorted(data.glob("lfw/**/*.jpg"))[:: 7701 // 200][:200] if options.lfw else photos(data)
+    if options.drawn:
+        paths = drawn(folder, options.drawn)
     random.Random(1).shuffle(paths)
     bodies = [path.read_bytes() for path in paths]
     many = folder / "photos"
@@ -330,7 +349,7 @@ def report(figures: dict[str, Any]) -> None:
     for key, found in figures["embedder_batches"].items():
         print(f"embedder batches, {key}: {found}")
     if "at_80_percent" in figures:
-        print(f"at 80 %: { {key: round(value, 3) for key, value in figures['at_80_percent'].items()} }")
+        print(f"at 80 %: {figures['at_80_percent']}")
 
 
 if __name__ == "__main__":

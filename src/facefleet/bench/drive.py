@@ -79,7 +79,7 @@ class _Tally:
             return self.driven
 
 
-def closed_loop(submit: Submit, *, in_flight: int, seconds: float, warmup: int = 0) -> Driven:
+def closed_loop(submit: Submit, *, in_flight: int, seconds: float, warmup: int = 0, whole: int = 1) -> Driven:
     """Keep so many photos inside; the next one goes in when one comes out.
 
     Args:
@@ -87,6 +87,8 @@ def closed_loop(submit: Submit, *, in_flight: int, seconds: float, warmup: int =
         in_flight: Photos inside.
         seconds: Submissions that count end after so long.
         warmup: Photos that go first and do not count.
+        whole: Submissions that count end after a multiple of so many, where that takes no more than thrice as long: as
+            many of each photo for everything that is compared.
     """
     tally = _Tally()
     number = 0
@@ -100,7 +102,9 @@ def closed_loop(submit: Submit, *, in_flight: int, seconds: float, warmup: int =
             tally.begin()
             started = tally.first
         due = time.perf_counter()
-        if number > warmup and due - started >= seconds:
+        elapsed = due - started
+        full = (number - warmup) % whole == 0 or elapsed >= 3 * seconds
+        if number > warmup and elapsed >= seconds and full:
             with tally.lock:
                 tally.inside -= 1
             break

@@ -52,6 +52,9 @@ def tune_sections(result: Mapping[str, Any]) -> list[str]:
     note = (
         f"{result['measured']} of {result['grid']} configurations were measured; the model expected less of the rest."
     )
+    for each in result.get("arrivals", ()):
+        seen = each.get("error") or f"p99 {1000 * each['p99_s']:.1f} ms"
+        note += f" At random moments, {each['arrivals_per_s']:,.1f} a second, {each['key']}: {seen}."
     return [
         chart_section("Pareto front", [chart]),
         table_section("Measured configurations", *tune_table(result), note=note),

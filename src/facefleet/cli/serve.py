@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +15,12 @@ from facefleet.errors import BackendUnavailableError, ConfigError
 from facefleet.telemetry import configure_logging
 
 if TYPE_CHECKING:
-    from facefleet.config import Settings
+    from facefleet.config import Loaded, Settings
     from facefleet.server.serve import Serving
 
 _LISTEN, _LIMITS = "Listening", "Limits"
+_NICENESS = 5
+"""Health and refusals stay quick while all processors compute."""
 
 
 @command
@@ -62,8 +65,13 @@ def serve(
         bool, typer.Option("--in-process", help="Run a single device in this process, not in one of its own.")
     ] = False,
     niceness: Annotated[
-        int, typer.Option(min=0, max=19, help="How far the engine's processes step back for those that answer.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            min=0,
+            max=19,
+            help="How far the engine's processes step back for those that answer; 5 where nothing says so.",
+        ),
+    ] = None,
     pack: options.Pack = None,
     backend: options.Backend = None,
     devices: options.Devices = None,
@@ -98,7 +106,7 @@ def serve(
     from facefleet.pipeline import Engine
 
     def settings() -> Settings:
-        return options.effective(
+        loaded = options.effective(
             config=config,
             sets=sets,
             det_size=det_size,
@@ -111,7 +119,8 @@ def serve(
             runtime__precision=precision,
             runtime__threads=threads,
             detect__score=score,
-        ).settings
+        )
+        return stepping_back(loaded)
 
     listen = Listen(
         host=host,
@@ -141,6 +150,14 @@ def serve(
     )
     asyncio.run(run(server, started=_say))
     return Exit.DONE
+
+
+def stepping_back(loaded: Loaded) -> Settings:
+    """The settings, with the niceness of a server's engine where nobody set one."""
+    settings = loaded.settings
+    if loaded.origins["runtime.niceness"] != "default":
+        return settings
+    return replace(settings, runtime=replace(settings.runtime, niceness=_NICENESS))
 
 
 def _say(serving: Serving) -> None:

@@ -58,6 +58,10 @@ class TestClosedLoop:
         assert fake.count >= 11
         assert len(driven.latencies_s) <= 3
 
+    def test_whole_rounds(self, pool: ThreadPoolExecutor) -> None:
+        driven = closed_loop(Fake(pool), in_flight=3, seconds=0.3, whole=7)
+        assert len(driven.latencies_s) % 7 == 0 or driven.seconds >= 0.9
+
     def test_failures(self, pool: ThreadPoolExecutor) -> None:
         driven = closed_loop(Fake(pool, fail_every=2), in_flight=2, seconds=0.1)
         assert driven.failed > 0

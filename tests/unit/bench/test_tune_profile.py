@@ -17,12 +17,12 @@ from facefleet.telemetry.devices import processor_seconds
 @pytest.mark.parametrize(
     ("layout", "in_flight", "expected"),
     [
-        (Layout("cpu"), 2, 20),  # 100 a second, 0.2 s
-        (Layout("cpu"), 32, 32),  # never fewer than were in flight
-        (Layout("cpu:0,1", "data"), 2, 10),  # a device each
+        (Layout("cpu"), 2, 40),  # 100 a second, twice 0.2 s
+        (Layout("cpu"), 64, 64),  # never fewer than were in flight
+        (Layout("cpu:0,1", "data"), 2, 20),  # a device each
     ],
 )
-def test_as_many_places_as_are_answered_within_the_target(layout: Layout, in_flight: int, expected: int) -> None:
+def test_twice_as_many_places_as_are_answered_within_the_target(layout: Layout, in_flight: int, expected: int) -> None:
     choice = Choice(layout, "fp32", 1, 4, 0.0, in_flight)
     best = Tried(choice, [Measured(100.0, 0.02, 0.05)])
     places = places_within(Goal(p99_s=0.2), best)

@@ -91,14 +91,14 @@ def run_trial(trial: Trial) -> Measured:
 
         closed_loop(submit, in_flight=trial.in_flight, seconds=0.0, warmup=max(len(photos), trial.in_flight))
         with Sampler(device.partition(",")[0], lambda: [worker.pid for worker in engine.workers()]) as sampler:
-            driven = _driven(trial, submit)
+            driven = _driven(trial, submit, len(photos))
         held = sum(int(worker.facts.get("rss_bytes") or 0) for worker in engine.workers())
     return _measured(trial, driven, sampler, held, len(device.split(",")))
 
 
-def _driven(trial: Trial, submit: Any) -> Driven:  # noqa: ANN401  # a function
+def _driven(trial: Trial, submit: Any, photos: int) -> Driven:  # noqa: ANN401  # a function
     if not trial.rate:
-        return closed_loop(submit, in_flight=trial.in_flight, seconds=trial.seconds)
+        return closed_loop(submit, in_flight=trial.in_flight, seconds=trial.seconds, whole=photos)
     return open_loop(submit, poisson(trial.rate, min(max(trial.seconds, 300 / trial.rate), 5 * trial.seconds)))
 
 

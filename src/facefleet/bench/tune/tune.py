@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from facefleet.bench.results import envelope, load_average
+from facefleet.bench.tune.arrivals import Arrivals, settle
 from facefleet.bench.tune.forecast import Costs, forecast
 from facefleet.bench.tune.search import Forecast, Found, Measured, Tried, pareto, search
 from facefleet.bench.tune.space import Choice, Space, cpu_space, cuda_space
@@ -24,6 +25,8 @@ from facefleet.types import EncodedImage
 
 _LEAST, _MOST = 8, 48
 _SHARE = 0.3
+_ROOM = 4096
+"""Photos inside while arrivals are measured: nothing is refused, so that what waits is seen."""
 Progress = Callable[[str], None]
 
 
@@ -54,6 +57,8 @@ class Tuned:
         found: The search.
         threads: Processors.
         result: The evidence, to be written.
+        arrivals: What became of the fastest when photos came at random moments; none where `goal.rate` is given, since
+            all measurements are of that kind then.
     """
 
     goal: Goal
@@ -61,6 +66,7 @@ class Tuned:
     found: Found[Choice]
     threads: int
     result: dict[str, Any]
+    arrivals: Sequence[Arrivals[Choice]] = ()
 
     def write(self, path: Path, pack: str, evidence: Path) -> None:
         """Write the profile.
@@ -89,6 +95,9 @@ class Tuned:
             "made": self.result["made"],
             "evidence": evidence.name,
         }
+        for each in self.arrivals:
+            if each.choice == best.choice and not each.seen.error:
+                tuned |= {"arrivals_per_s": round(each.rate, 2), "arrivals_p99_ms": round(1000 * each.seen.p99_s, 2)}
         write_profile(path, tuned, best.choice.settings(self.threads, places_within(self.goal, best)))
 
     def missed(self) -> tuple[str, str]:
@@ -108,11 +117,12 @@ class Tuned:
 
 
 def places_within(goal: Goal, best: Tried[Choice]) -> int:
-    """Photos that may be inside so that the last of them is answered within the target (Little's law).
+    """Photos that may be inside: twice as many as are answered within the target (Little's law).
 
-    What is in flight keeps the devices busy in a closed loop; a server that took no more would refuse every burst.
+    What is in flight keeps the devices busy in a closed loop; a server that took no more would refuse every burst. One
+    of a hundred may take longer than the target, so the queue is longer than that, too.
     """
-    return math.ceil(goal.p99_s * best.images_per_s)
+    return math.ceil(2 * goal.p99_s * best.images_per_s)
 
 
 def choose_space(settings: Settings, threads: int) -> Space:
@@ -240,8 +250,27 @@ def tune(
         memory_bytes=goal.memory_bytes,
         progress=progress,
     )
+    arrivals: list[Arrivals[Choice]] = []
+    if not goal.rate:
+
+        def asked(choice: Choice, rate: float) -> Measured:
+            room = with_choice(settings, choice, threads)
+            room = replace(room, batch=replace(room.batch, max_images=_ROOM))
+            return measure(
+                Trial(settings=room, photos=photos, in_flight=choice.in_flight, seconds=3 * seconds, rate=rate)
+            )
+
+        found, arrivals = settle(found, asked, target_s=goal.p99_s, memory_bytes=goal.memory_bytes, progress=progress)
     result = _evidence(goal, found, space, settings, costs, len(choices), load)
-    return Tuned(goal, space, found, threads, result)
+    result["arrivals"] = [_arrivals_json(each) for each in arrivals]
+    return Tuned(goal, space, found, threads, result, arrivals)
+
+
+def _arrivals_json(each: Arrivals[Choice]) -> dict[str, Any]:
+    shown = {"key": each.choice.key, "arrivals_per_s": round(each.rate, 3), "holds": each.holds}
+    if each.seen.error:
+        return shown | {"error": each.seen.error}
+    return shown | {"p50_s": round(each.seen.p50_s, 6), "p99_s": round(each.seen.p99_s, 6)}
 
 
 def with_choice(settings: Settings, choice: Choice, threads: int) -> Settings:
