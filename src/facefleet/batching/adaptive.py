@@ -58,9 +58,8 @@ class Tuning:
         aim: The forecast p99 may be so much of the target.
         window_s: Arrivals are remembered so long; several periods of bursts should fit.
         delays: Delays that are tried.
-        same_rate: Capacities this close are held to be equal,
-        headroom: if each leaves at least this share of what the greatest leaves above the demand: queues grow with the
-            inverse of that.
+        same_rate: Capacities, and latencies where all are too long, this close are held to be equal.
+        stress: The arrivals may become so much denser than those of the window.
         saving: A longer delay or another bound must save this share of the device's time.
         settle: Windows of `period_s` between two changes that are not urgent.
         period_s: Between two forecasts.
@@ -71,7 +70,7 @@ class Tuning:
     window_s: float = 20.0
     delays: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4)
     same_rate: float = 0.05
-    headroom: float = 0.75
+    stress: float = 0.05
     saving: float = 0.1
     settle: int = 3
     period_s: float = 0.5
@@ -81,11 +80,12 @@ class Tuning:
 class ModelBased:
     """Chooses bound and delay from a forecast: known service times, and the arrivals of the last seconds replayed.
 
-    Of the choices whose forecast p99 is within the target, it takes those of the greatest capacity; of these the one
-    that spends the least device time an item (a delay fills batches, and a device that runs fewer batches has time
-    for other stages); of these the fastest. Where none is within the target, it takes the fastest of those that serve
-    what arrives. In overload, when the queue alone outlasts the target, load is the cause and not batch size, and it
-    takes the greatest capacity.
+    Of the choices whose forecast p99 is within the target, it takes those that keep it there if arrivals become
+    denser (where none does, the one that stands most of that); of these the one that spends the least device time an
+    item (a delay fills batches, and a device that runs fewer batches has time for other stages); of these the fastest
+    under that stress. Where none is within the target, it takes the fastest of those that serve what arrives. In
+    overload, when the queue alone outlasts the target, load is the cause and not batch size, and it takes the
+    greatest capacity.
 
     A choice stays until another is better by a margin for a while; it is left at once when it misses the target and
     another does not. What was measured of it counts where the forecast is darker, and corrects the next forecasts.
@@ -144,7 +144,10 @@ class ModelBased:
             self._next_forecast = now + self.tuning.period_s
             self._measure(now)
             self._forecasts = Forecaster(self.curve, self.devices).all(
-                self._trace.counts(now), self._trace.bin_s, [delay * self.target_s for delay in self.tuning.delays]
+                self._trace.counts(now),
+                self._trace.bin_s,
+                [delay * self.target_s for delay in self.tuning.delays],
+                stress=self.tuning.stress,
             )
             self._next_look = now
         if now >= self._next_look:
@@ -154,12 +157,19 @@ class ModelBased:
 
     def _choose(self, now: float, pending: int) -> None:
         forecasts = [self._corrected(forecast, pending) for forecast in self._forecasts]
-        demand = self._trace.rate(now, self.tuning.recent_s)
-        queue_s = pending / max(forecast.rate for forecast in forecasts)
-        self._overloaded = queue_s > self.target_s * (0.25 if self._overloaded else 1.0)
-        best = self._best(forecasts, demand)
+        moment = _Moment(
+            now,
+            pending,
+            self._trace.rate(now, self.tuning.recent_s),
+            self._trace.least_rate(now, self.tuning.recent_s),
+        )
+        if self._overloaded:  # until somebody could answer in time what comes now
+            self._overloaded = min(self._behind_s(forecast, pending) for forecast in forecasts) > self.target_s
+        else:
+            self._overloaded = pending / max(forecast.rate for forecast in forecasts) > self.target_s
+        best = self._best(forecasts, moment)
         current = self._find(forecasts)
-        if current is not None and self._keeps(current, best, now, demand):
+        if current is not None and self._keeps(current, best, moment):
             best = current
         if current is None or not _same(best, current):
             self._changed = now
@@ -168,52 +178,71 @@ class ModelBased:
             self._policy = replace(self._base, max_batch=best.max_batch, max_delay_s=best.max_delay_s)
         self._choice = best
 
-    def _best(self, forecasts: Sequence[Forecast], demand: float) -> Forecast:
+    def _best(self, forecasts: Sequence[Forecast], moment: _Moment) -> Forecast:
         """The choice of this moment, were there no earlier one."""
         fit = [forecast for forecast in forecasts if forecast.p99_s <= self._limit_s]
-        fit = [forecast for forecast in fit if forecast.rate >= demand] or fit
+        fit = [forecast for forecast in fit if forecast.rate >= moment.demand] or fit
         if not fit:
-            return self._fastest(forecasts, demand)
-        most = max(forecast.rate for forecast in fit)
-        fit = [forecast for forecast in fit if forecast.rate >= self._as_good(most, demand)]
-        eager = [forecast for forecast in fit if not forecast.max_delay_s] or fit
-        cheap = min(forecast.item_s for forecast in eager)
-        least_item_s = min(forecast.item_s for forecast in fit)
-        if least_item_s > cheap * (1 - self.tuning.saving):
-            return min(eager, key=lambda forecast: (forecast.p99_s, forecast.floor_s))
-        near = [forecast for forecast in fit if forecast.item_s <= least_item_s * (1 + self.tuning.saving)]
-        return min(near, key=lambda forecast: (forecast.p99_s, forecast.floor_s))
+            return self._most(forecasts, moment) if self._overloaded else self._fastest(forecasts, moment)
+        best = self._hardiest([forecast for forecast in fit if not forecast.max_delay_s] or fit)
+        safe = [forecast for forecast in fit if forecast.risk_s <= self._limit_s]
+        least_item_s = min((forecast.item_s for forecast in safe), default=math.inf)
+        if least_item_s > best.item_s * (1 - self.tuning.saving):
+            return best
+        return self._hardiest([one for one in safe if one.item_s <= least_item_s * (1 + self.tuning.saving)])
 
-    def _fastest(self, forecasts: Sequence[Forecast], demand: float) -> Forecast:
-        """Where nothing is within the target: in overload the most capacity, else the fastest that is not outrun."""
-        most = max(forecast.rate for forecast in forecasts) * (1 - self.tuning.same_rate)
-        enough = [
-            forecast for forecast in forecasts if forecast.rate >= (most if self._overloaded else min(demand, most))
+    def _hardiest(self, forecasts: Sequence[Forecast]) -> Forecast:
+        """The fastest under stress of those that stand it; where none does, what stands the most of it."""
+        safe = [forecast for forecast in forecasts if forecast.risk_s <= self._limit_s]
+        if safe:
+            return min(safe, key=lambda forecast: (forecast.risk_s, -forecast.rate))
+        return max(forecasts, key=lambda forecast: (self._stands(forecast), forecast.rate))
+
+    def _stands(self, forecast: Forecast) -> float:
+        """The share of the stress, up to 1, with which a forecast within the target is still within it."""
+        if forecast.risk_s <= self._limit_s:
+            return 1.0
+        return (self._limit_s - forecast.p99_s) / (forecast.risk_s - forecast.p99_s)
+
+    def _most(self, forecasts: Sequence[Forecast], moment: _Moment) -> Forecast:
+        """In overload: the most capacity.
+
+        A bound that is too slow for the target by itself helps only with a queue that is longer than its own batches
+        would make it.
+        """
+        helpful = [
+            forecast
+            for forecast in forecasts
+            if forecast.floor_s <= self.target_s or moment.pending > moment.demand * forecast.floor_s
         ]
-        if self._overloaded:
-            return min(enough, key=lambda forecast: (forecast.max_delay_s, forecast.floor_s))
+        most = max(forecast.rate for forecast in helpful or forecasts) * (1 - self.tuning.same_rate)
+        enough = [forecast for forecast in helpful or forecasts if forecast.rate >= most]
+        return min(enough, key=lambda forecast: (forecast.max_delay_s, forecast.floor_s))
+
+    def _fastest(self, forecasts: Sequence[Forecast], moment: _Moment) -> Forecast:
+        """Where nothing is within the target: the fastest that is surely not outrun, and could ever hold the target."""
+        most = max(forecast.rate for forecast in forecasts) * (1 - self.tuning.same_rate)
+        enough = [forecast for forecast in forecasts if forecast.rate >= min(moment.sure, most)]
+        enough = [forecast for forecast in enough if forecast.floor_s <= self.target_s] or enough
         least = min(forecast.p99_s for forecast in enough) * (1 + self.tuning.same_rate)
         near = [forecast for forecast in enough if forecast.p99_s <= least]
         return min(near, key=lambda forecast: (forecast.max_delay_s, forecast.floor_s))
 
-    def _keeps(self, current: Forecast, best: Forecast, now: float, demand: float) -> bool:
+    def _keeps(self, current: Forecast, best: Forecast, moment: _Moment) -> bool:
         """Whether the present choice stays."""
-        late = current.p99_s > self._limit_s
-        same = self._as_good(best.rate, demand)
-        if current.rate < (same if late and self._overloaded else min(demand, same)):
+        same = best.rate * (1 - self.tuning.same_rate)
+        if current.p99_s > self._limit_s:
+            if current.rate < (same if self._overloaded else min(moment.sure, best.rate)):
+                return False
+            return self._overloaded or _burden_s(current) <= _burden_s(best) * (1 + self.tuning.saving)
+        if current.rate < min(moment.demand, same):
             return False
-        if late:
-            return self._overloaded or current.p99_s <= best.p99_s * (1 + self.tuning.saving)
-        if now < self._changed + self.tuning.settle * self.tuning.period_s:
+        if moment.now < self._changed + self.tuning.settle * self.tuning.period_s:
             return True
-        more = current.rate < same
         cheaper = best.item_s < current.item_s * (1 - self.tuning.saving)
-        faster = best.p99_s < current.p99_s * (1 - self.tuning.saving) and best.item_s <= current.item_s * 1.02
-        return not (more or cheaper or faster)
-
-    def _as_good(self, most: float, demand: float) -> float:
-        """The least rate that counts as equal to `most`."""
-        return max(most * (1 - self.tuning.same_rate), min(demand, most) + self.tuning.headroom * max(most - demand, 0))
+        faster = best.risk_s < current.risk_s * (1 - self.tuning.saving)
+        more, less = self._stands(best), self._stands(current)
+        return not (more > less + self.tuning.saving or (more >= less and (cheaper or faster)))
 
     @property
     def _limit_s(self) -> float:
@@ -224,9 +253,13 @@ class ModelBased:
         p99_s = forecast.p99_s * self._off
         if self._measured_s and self._choice is not None and _same(forecast, self._choice):
             p99_s = min(p99_s, self._measured_s)
+        p99_s = max(p99_s, self._behind_s(forecast, pending))
+        return replace(forecast, p99_s=p99_s, risk_s=max(p99_s, forecast.risk_s * self._off))
+
+    def _behind_s(self, forecast: Forecast, pending: int) -> float:
+        """What an item takes that comes behind so many."""
         ahead = pending // forecast.max_batch * forecast.max_batch
-        now_s = ahead / forecast.rate + forecast.floor_s / self.curve.spread()
-        return replace(forecast, p99_s=max(p99_s, now_s))
+        return ahead / forecast.rate + forecast.floor_s / self.curve.spread()
 
     def _find(self, forecasts: Sequence[Forecast]) -> Forecast | None:
         """The present choice as it is forecast now."""
@@ -246,6 +279,28 @@ class ModelBased:
         if self._measured_s:
             ratio = self._measured_s / (seen.p99_s * self._off)
             self._off = min(max(self._off * ratio**0.1, 0.7), 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What is going on.
+
+    Attributes:
+        now: The time.
+        pending: Items that wait.
+        demand: Arrivals a second, lately.
+        sure: What they are at least, chance taken off.
+    """
+
+    now: float
+    pending: int
+    demand: float
+    sure: float
+
+
+def _burden_s(forecast: Forecast) -> float:
+    """Of a choice that is too slow: with and without stress, where something is known of the arrivals."""
+    return forecast.p99_s + (forecast.risk_s if forecast.risk_s < math.inf else forecast.p99_s)
 
 
 def _same(one: Forecast, other: Forecast) -> bool:

@@ -48,6 +48,14 @@ class ArrivalTrace:
         latest = self.counts(now)[-max(round(seconds / self.bin_s), 1) :]
         return float(latest.mean() / self.bin_s) if len(latest) else 0.0
 
+    def least_rate(self, now: float, seconds: float) -> float:
+        """`rate`, less what chance may have added: two standard deviations of a Poisson count."""
+        latest = self.counts(now)[-max(round(seconds / self.bin_s), 1) :]
+        if not len(latest):
+            return 0.0
+        total = float(latest.sum())
+        return max(total - 2 * math.sqrt(total), 0.0) / (len(latest) * self.bin_s)
+
     def _advance(self, now: float) -> None:
         number = math.floor(now / self.bin_s)
         if self._first is None:

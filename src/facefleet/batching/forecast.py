@@ -5,6 +5,7 @@ Owns the arithmetic only. No state, no clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class Forecast:
         rate: Items a second when all batches are full: capacity.
         item_s: Device seconds an item, at the arrivals that were looked at.
         floor_s: Seconds that a full batch which just misses a device takes: below this p99 does not fall under load.
+        risk_s: The p99 if the arrivals were denser; infinite where nothing is known of them.
     """
 
     max_batch: int
@@ -38,6 +40,7 @@ class Forecast:
     rate: float
     item_s: float
     floor_s: float
+    risk_s: float
 
 
 class Forecaster:
@@ -63,33 +66,38 @@ class Forecaster:
         self._sizes = np.asarray(curve.buckets)
         self._times = np.asarray([curve.seconds(bucket) for bucket in curve.buckets])
 
-    def all(self, counts: Floats, bin_s: float, delays_s: Sequence[float]) -> list[Forecast]:
+    def all(self, counts: Floats, bin_s: float, delays_s: Sequence[float], *, stress: float) -> list[Forecast]:
         """Every bucket as a bound with every delay; smaller bounds and shorter delays first.
 
         Args:
             counts: (n,) arrivals a bin; empty: nothing is known of them.
             bin_s: Width of a bin.
             delays_s: Delays.
+            stress: Arrivals may be denser by this share, and by what chance may have hidden in their count.
         """
         items = sampled(counts, _SAMPLES)
+        stress += 2 / math.sqrt(max(float(counts.sum()), 1.0))
         found: list[Forecast] = []
         for max_batch in self._curve.buckets:
             full_s = self._curve.seconds(max_batch)
             rate = self._devices * max_batch / full_s
             waits = backlog(counts, rate * bin_s)[items] / rate
+            denser = backlog(counts, rate * bin_s / (1 + stress))[items] / rate
             local = local_rate(counts, round(full_s / bin_s), bin_s)[items]
             found += [
-                self._one(max_batch, delay_s, waits, local, rate)
+                self._one(max_batch, delay_s, waits, denser, local, rate)
                 for delay_s in (delays_s if max_batch > 1 else delays_s[:1])
             ]
         return found
 
-    def _one(self, max_batch: int, delay_s: float, waits: Floats, local: Floats, rate: float) -> Forecast:
+    def _one(
+        self, max_batch: int, delay_s: float, waits: Floats, denser: Floats, local: Floats, rate: float
+    ) -> Forecast:
         """One policy, for items that found these queues and came at these rates."""
         full_s = self._curve.seconds(max_batch) * self._spread
         floor_s = full_s * (1 + 1 / self._devices) if max_batch > 1 else full_s
         if not len(local):
-            return Forecast(max_batch, delay_s, floor_s + delay_s, rate, float(self._times[0]), floor_s)
+            return Forecast(max_batch, delay_s, floor_s + delay_s, rate, float(self._times[0]), floor_s, math.inf)
         top = float(local.max())
         rates = np.linspace(top / _RATES, top, _RATES)
         sizes, seconds = self._batches(rates, max_batch, delay_s)
@@ -99,7 +107,9 @@ class Forecaster:
         level = np.minimum((local * (_RATES / top)).astype(np.intp), _RATES - 1)
         p99_s = nearest_rank(waits + own[level], 0.99)
         item_s = float((seconds / sizes)[level].mean())
-        return Forecast(max_batch, delay_s, max(p99_s, floor_s if max_batch > 1 else 0.0), rate, item_s, floor_s)
+        risk_s = nearest_rank(denser + own[level], 0.99)
+        least = floor_s if max_batch > 1 else 0.0
+        return Forecast(max_batch, delay_s, max(p99_s, least), rate, item_s, floor_s, max(risk_s, least))
 
     def _batches(self, rates: Floats, max_batch: int, delay_s: float) -> tuple[Floats, Floats]:
         """Sizes of batches at each rate, and their seconds: from 1 up to the fixed point."""

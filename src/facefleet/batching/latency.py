@@ -11,21 +11,34 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 
+import numpy as np
+
 _CLIP = 0.25
 """Most that one measurement counts, in log seconds: a pause of ten times the usual moves the curve by 1 % at first."""
-_DRIFT_GAIN, _BUCKET_GAIN = 0.03, 0.01
-_RUN, _FASTER = 8, 5.0
-"""After so many measurements in a row on one side, which is no chance, the curve follows so many times faster."""
+_SEED_SD = 0.033
+"""How far a warm-up is off for one bucket, and for all of them together, in log seconds."""
+_NOISE_SD = 0.08
+"""How far one batch is off."""
+_DRIFT_SD, _BUCKET_SD = 0.0024, 0.0008
+"""How far the device, and one bucket of it, wander from a batch to the next."""
+_RUN, _FASTER = 8, 8.0
+"""After so many measurements in a row on one side, which is no chance, the device wanders so many times faster."""
+_DOUBT = 2.0
+"""Standard deviations up to which a difference may be chance."""
 _SPREAD_SAMPLES, _SPREAD_LEAST = 256, 16
 
 
 class LatencyCurve:
     """Seconds per bucket.
 
-    The time of bucket b is modeled as ``drift * base[b]``. A measurement moves both by an exponentially weighted mean
-    of log ratios that are clipped first (the influence function of Huber, "Robust estimation of a location
-    parameter", Annals of Mathematical Statistics 35(1), 1964, eq. 1.5). `drift` moves faster: a device that gets hot
-    or is shared slows down at every size, so sizes that did not run lately follow too.
+    The time of bucket b is modeled as ``drift * base[b]``; logs of both wander, and a Kalman filter ("A new approach
+    to linear filtering and prediction problems", J. Basic Engineering 82, 1960) follows them, so that a measurement
+    moves what is known least: at first the bucket that ran and the device alike, later mostly the device, which gets
+    hot or is shared and slows down at every size. Measurements are clipped first (the influence function of Huber,
+    "Robust estimation of a location parameter", Annals of Mathematical Statistics 35(1), 1964, eq. 1.5).
+
+    Larger batches are taken to cost no more an item than smaller ones until it is known that they do: a device that
+    was measured a few times is not thought to be good at one size by chance.
 
     Args:
         buckets: The sizes that run without padding, rising.
@@ -40,15 +53,17 @@ class LatencyCurve:
             raise ValueError(f"buckets must be positive sizes: {self.buckets}")
         if any(low >= high for low, high in zip(self.buckets, self.buckets[1:], strict=False)):
             raise ValueError(f"buckets must rise: {self.buckets}")
-        self._base: dict[int, float] = {}
-        self._drift = 0.0
+        self._places: dict[int, int] = {}
+        self._means = np.zeros(1)
+        self._errors = np.zeros((1, 1))
         self._run = 0
         self._ratios: deque[float] = deque(maxlen=_SPREAD_SAMPLES)
+        self._smooth: dict[int, float] | None = None
 
     @property
     def known(self) -> bool:
         """Whether anything was measured."""
-        return bool(self._base)
+        return bool(self._places)
 
     def seed(self, bucket: int, seconds: float) -> None:
         """Set what a bucket takes, as its warm-up measured it.
@@ -61,7 +76,7 @@ class LatencyCurve:
             ValueError: Not a size or a time.
         """
         self._check(bucket, seconds)
-        self._base[self.padded(bucket)] = math.log(seconds) - self._drift
+        self._set(self.padded(bucket), seconds, _SEED_SD)
 
     def observe(self, size: int, seconds: float) -> None:
         """A batch of `size` items took `seconds`.
@@ -71,17 +86,21 @@ class LatencyCurve:
         """
         self._check(size, seconds)
         bucket = self.padded(size)
-        expected = self._base.get(bucket)
-        if expected is None:
-            self._base[bucket] = math.log(seconds) - self._drift
+        place = self._places.get(bucket)
+        if place is None:
+            self._set(bucket, seconds, _NOISE_SD)
             return
-        off = math.log(seconds) - self._drift - expected
+        off = math.log(seconds) - float(self._means[0] + self._means[place])
         self._ratios.append(off)
         side = 1 if off > 0 else -1
         self._run = self._run + side if self._run * side > 0 else side
-        step = min(max(off, -_CLIP), _CLIP) * (_FASTER if abs(self._run) >= _RUN else 1.0)
-        self._drift += _DRIFT_GAIN * step
-        self._base[bucket] += _BUCKET_GAIN * step
+        self._errors[0, 0] += (_DRIFT_SD * (_FASTER if abs(self._run) >= _RUN else 1.0)) ** 2
+        self._errors[place, place] += _BUCKET_SD**2
+        shared = self._errors[0] + self._errors[place]
+        gain = shared / (shared[0] + shared[place] + _NOISE_SD**2)
+        self._means += gain * min(max(off, -_CLIP), _CLIP)
+        self._errors -= np.outer(gain, shared)
+        self._smooth = None
 
     def seconds(self, size: int) -> float:
         """What a batch of `size` items usually takes; 0.0 while nothing is known.
@@ -90,21 +109,24 @@ class LatencyCurve:
         not assumed to be faster), above the largest it grows in proportion (a larger one is not assumed to be
         cheaper). A bucket is never taken to be faster than a smaller one.
         """
-        known = sorted(self._base)
+        if self._smooth is None:
+            self._smooth = self._smoothed()
+        times = self._smooth
+        known = list(times)
         if not known:
             return 0.0
         bucket = self.padded(size)
         place = bisect_left(known, bucket)
         if place == 0:
-            return self._time(known[0])
-        floor = max(self._time(smaller) for smaller in known[:place])
+            return times[known[0]]
+        floor = max(times[smaller] for smaller in known[:place])
         if place == len(known):
-            return max(floor, self._time(known[-1]) * bucket / known[-1])
+            return max(floor, times[known[-1]] * bucket / known[-1])
         if known[place] == bucket:
-            return max(floor, self._time(bucket))
+            return max(floor, times[bucket])
         low, high = known[place - 1], known[place]
         share = (bucket - low) / (high - low)
-        return max(floor, (1 - share) * self._time(low) + share * self._time(high))
+        return max(floor, (1 - share) * times[low] + share * times[high])
 
     def spread(self, quantile: float = 0.99) -> float:
         """How many times its usual time a batch takes at a quantile, of the latest 256; 1.0 while not known."""
@@ -118,8 +140,33 @@ class LatencyCurve:
         place = bisect_left(self.buckets, size)
         return self.buckets[place] if place < len(self.buckets) else size
 
-    def _time(self, bucket: int) -> float:
-        return math.exp(self._base[bucket] + self._drift)
+    def _set(self, bucket: int, seconds: float, error: float) -> None:
+        """Forget what is known of a bucket, and take this for it."""
+        place = self._places.setdefault(bucket, len(self._means))
+        if place == len(self._means):
+            self._means = np.append(self._means, 0.0)
+            self._errors = np.pad(self._errors, (0, 1))
+        self._means[place] = math.log(seconds) - self._means[0]
+        self._errors[place] = self._errors[:, place] = -self._errors[0]
+        self._errors[place, place] = error**2 + self._errors[0, 0]
+        self._smooth = None
+
+    def _smoothed(self) -> dict[int, float]:
+        """Bucket -> seconds, smaller buckets first.
+
+        Pools adjacent violators (Ayer et al., "An empirical distribution function for sampling with incomplete
+        information", Annals of Mathematical Statistics 26(4), 1955) where the violation may be chance.
+        """
+        blocks: list[tuple[list[int], float, float]] = []  # buckets, log seconds an item, weight
+        for bucket, place in sorted(self._places.items()):
+            mean, weight = float(self._means[0] + self._means[place]), 1 / float(self._errors[place, place])
+            block = ([bucket], mean - math.log(bucket), weight)
+            while blocks and 0 < block[1] - blocks[-1][1] <= _DOUBT * math.sqrt(1 / block[2] + 1 / blocks[-1][2]):
+                before = blocks.pop()
+                weight = before[2] + block[2]
+                block = (before[0] + block[0], (before[1] * before[2] + block[1] * block[2]) / weight, weight)
+            blocks.append(block)
+        return {bucket: bucket * math.exp(mean) for members, mean, _ in blocks for bucket in members}
 
     @staticmethod
     def _check(size: int, seconds: float) -> None:
