@@ -70,13 +70,11 @@ def replay_ms(graph: Any, stream: Any, least_s: float = 0.7) -> tuple[float, flo
 
 
 def device_state() -> dict[str, int]:
-    """Clock in MHz, power in W and what holds the clock down (NVML's bits), now; empty without nvidia-ml-py."""
-    try:
-        import pynvml
-    except ImportError:
+    """Clock in MHz, power in W and what holds the clock down (NVML's bits), now; empty without NVML."""
+    found = _nvml()
+    if found is None:
         return {}
-    pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    pynvml, handle = found
     return {
         "sm_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
         "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) // 1000,
@@ -117,19 +115,24 @@ def device_ms(work: Any, turns: int = 20) -> float:  # noqa: ANN401
 
 def utilization() -> int | None:
     """Per cent of the last moments in which the device ran something, by NVML; None without it."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    pynvml.nvmlInit()
-    return int(pynvml.nvmlDeviceGetUtilizationRates(pynvml.nvmlDeviceGetHandleByIndex(0)).gpu)
+    found = _nvml()
+    return None if found is None else int(found[0].nvmlDeviceGetUtilizationRates(found[1]).gpu)
 
 
 def used_bytes() -> int | None:
     """Memory of the device in use by anybody, by NVML; None without it."""
+    found = _nvml()
+    return None if found is None else int(found[0].nvmlDeviceGetMemoryInfo(found[1]).used)
+
+
+def _nvml() -> tuple[Any, Any] | None:
+    """nvidia-ml-py and the first device; None without a driver."""
     try:
         import pynvml
+
+        pynvml.nvmlInit()
     except ImportError:
         return None
-    pynvml.nvmlInit()
-    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
+    except pynvml.NVMLError:
+        return None
+    return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
