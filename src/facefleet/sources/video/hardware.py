@@ -14,6 +14,7 @@ from facefleet.decode.ffmpeg import AvObject, explain, load
 from facefleet.errors import BackendUnavailableError, ConfigError
 
 _NAME = re.compile(r"cpu|cuda(?::(\d+))?")
+_PRIMARY_CONTEXT = 1  # AV_CUDA_USE_PRIMARY_CONTEXT: else every stream has a context of its own, and they take turns
 _HINT = "it needs an NVIDIA driver and a codec that this GPU decodes; or use the decoder cpu"
 
 
@@ -58,8 +59,9 @@ def open_container(
     from av.codec.hwaccel import HWAccel
 
     device = int(decoder.partition(":")[2] or 0)
+    accelerator = HWAccel("cuda", device=device, allow_software_fallback=False, flags=_PRIMARY_CONTEXT)
     try:
-        return av.open(address, hwaccel=HWAccel("cuda", device=device, allow_software_fallback=False), **options)
+        return av.open(address, hwaccel=accelerator, **options)
     except (*errors, RuntimeError, NotImplementedError) as error:
         open_container(address, "cpu", name=name, live=live, **options).close()  # is it the video that is at fault?
         raise BackendUnavailableError(f"{name}: NVDEC cannot decode it here: {error}", hint=_HINT) from error

@@ -61,7 +61,8 @@ def orientation(frame: AvObject) -> tuple[int, int, int, int]:
 
     Angles between multiples of 90 degrees go to the nearest one.
     """
-    for side in frame.side_data:
+    found = frame.side_data  # by index: iterating gives objects up to PyAV 18, and their types from 19 on
+    for side in (found[at] for at in range(len(found))):
         if side.type.name == "DISPLAYMATRIX":
             a, b, _, c, d = struct.unpack("=5i", bytes(side)[:20])
             if abs(a) + abs(d) >= abs(b) + abs(c):
