@@ -66,12 +66,25 @@ def verification(
 
 
 def best_threshold(scores: NDArray[np.floating], same: NDArray[np.bool_]) -> float:
-    """The threshold (accept at and above) with the most right decisions; midway between two scores."""
+    """The threshold (accept at and above) with the most right decisions.
+
+    Among thresholds with equally many the strictest counts, the highest: of two errors that cost the same here, taking
+    strangers for one person is the graver one. Whoever tries distances from the smallest on and keeps the first best,
+    as is usual, takes the same one.
+
+    Args:
+        scores: (n,) cosine similarities, n >= 1.
+        same: (n,) whether both are the same person.
+
+    Returns:
+        Midway between two neighboring scores, or beyond all of them where that is best.
+    """
     order = np.argsort(scores, kind="stable")
-    ordered, truth = scores[order], same[order]
+    ordered, truth = scores[order].astype(np.float64), same[order]
     # Accepting from position i on: same pairs from i on and different ones before i are right.
     right = np.concatenate([[0], np.cumsum(~truth)]) + np.concatenate([np.cumsum(truth[::-1])[::-1], [0]])
-    best = int(np.argmax(right))
+    right[1:-1][ordered[1:] == ordered[:-1]] = -1  # no threshold parts equal scores
+    best = len(ordered) - int(np.argmax(right[::-1]))
     low = ordered[best - 1] if best > 0 else ordered[0] - 1
     high = ordered[best] if best < len(ordered) else ordered[-1] + 1
     return float((low + high) / 2)

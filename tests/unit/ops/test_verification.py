@@ -31,3 +31,27 @@ def test_against_plain_loops() -> None:
 def test_threshold_separates() -> None:
     assert best_threshold(np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, False, True, True])) == pytest.approx(0.5)
     assert best_threshold(np.array([0.1, 0.2]), np.array([True, True])) < 0.1
+
+
+def test_the_strictest_of_equally_good_thresholds() -> None:
+    """Between 0 and 0.1 the different pair at 0.2 is taken for same, above 0.2 the same pair at 0.1 is lost."""
+    scores = np.array([0.0, 0.1, 0.2, 0.3, 0.9])
+    same = np.array([False, True, False, True, True])
+    assert best_threshold(scores, same) == pytest.approx(0.25)
+    order = np.array([3, 0, 4, 2, 1])
+    assert best_threshold(scores[order], same[order]) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_equal_scores_are_never_parted(kind: type) -> None:
+    """Different and same pairs of one score: a threshold takes all of them or none."""
+    scores = np.array([0.1, 0.5, 0.5, 0.5, 0.9], kind)
+    for same in ([False, False, True, False, True], [False, True, True, False, True]):
+        truth = np.array(same)
+        threshold = best_threshold(scores, truth)
+        right = ((scores >= threshold) == truth).sum()
+        assert right == max(((scores >= t) == truth).sum() for t in (0.0, 0.3, 0.7, 1.0))
+
+
+def test_every_pair_different() -> None:
+    assert best_threshold(np.array([0.1, 0.9]), np.array([False, False])) > 0.9
