@@ -7,6 +7,8 @@ import io
 import json
 import ssl
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -98,6 +100,24 @@ def test_a_batch_that_breaks_off_answers_what_came(http: httpx.Client, astronaut
     assert item["status"] == "ok"
     assert last["totals"]["items"] == 1
     assert last["error"]["code"] == "bad_request"
+
+
+def test_a_batch_that_comes_in_pieces_loses_none_once_answers_began(http: httpx.Client, no_face_jpeg: bytes) -> None:
+    """The watch for a client's going away took pieces of the body that came after the first answer."""
+    size = 7
+
+    def pieces() -> Iterator[bytes]:
+        for number in range(size):
+            text = json.dumps({"id": str(number), "image": b64(no_face_jpeg if number % 2 else b"no picture")}) + "\n"
+            for start in range(0, len(text), len(text) // 3 + 1):
+                yield text[start : start + len(text) // 3 + 1].encode()
+                time.sleep(0.05)
+
+    response = http.post("/v1/faces:batch", content=pieces(), headers={"content-type": "application/x-ndjson"})
+    *items, last = map(json.loads, response.text.splitlines())
+    assert last["totals"]["items"] == size
+    assert "error" not in last
+    assert sorted(item["id"] for item in items) == [str(number) for number in range(size)]
 
 
 def test_verify(http: httpx.Client, astronaut_jpeg: bytes, half_jpeg: bytes, no_face_jpeg: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive
 
 from facefleet.errors import FacefleetError, NoFaceError, RequestError
 from facefleet.server.errors import problem_of
@@ -86,7 +88,8 @@ async def batch(request: Request, caller: Reader, ask: Asked, embeddings: Coding
     service = _service(request)
     caller.take(0)
     ask = replace(ask, embed=embeddings != "none")
-    lines = _batch(request, service, caller, ask, embeddings)
+    read = asyncio.Event()
+    lines = _batch(request, service, caller, ask, embeddings, read)
     first = await anext(lines)  # errors that are known by now have a status
 
     async def all_lines() -> AsyncIterator[bytes]:
@@ -94,17 +97,33 @@ async def batch(request: Request, caller: Reader, ask: Asked, embeddings: Coding
         async for each in lines:
             yield each
 
-    return StreamingResponse(all_lines(), media_type=NDJSON)
+    return _WhileRead(all_lines(), read)
+
+
+class _WhileRead(StreamingResponse):
+    """Lines that are answered while the body is still being read.
+
+    A message of the client goes to whoever asks for it, so the watch for its going away begins when the body has ended.
+    Until then its reader finds out.
+    """
+
+    def __init__(self, content: AsyncIterator[bytes], read: asyncio.Event) -> None:
+        super().__init__(content, media_type=NDJSON)
+        self._read = read
+
+    async def listen_for_disconnect(self, receive: Receive) -> None:
+        await self._read.wait()
+        await super().listen_for_disconnect(receive)
 
 
 async def _batch(
-    request: Request, service: Service, caller: Reader, ask: Ask, embeddings: Embeddings
+    request: Request, service: Service, caller: Reader, ask: Ask, embeddings: Embeddings, read: asyncio.Event
 ) -> AsyncIterator[bytes]:
     totals: Counter[str] = Counter(ok=0, no_face=0, failed_retryable=0, failed_permanent=0)
     request_id = request.state.request_id
     ended: FacefleetError | None = None
     async with body_of(request, service.limits, service.room) as body:
-        async for each in service.stream(_counted(body, caller), ask):
+        async for each in service.stream(_counted(body, caller, read), ask):
             if isinstance(each, FacefleetError):
                 if not totals.total():
                     raise each
@@ -117,10 +136,13 @@ async def _batch(
     yield line(tree)
 
 
-async def _counted(body: Body, caller: Reader) -> AsyncIterator[tuple[str, bytes]]:
-    async for each in body.images():
-        await caller.pace()  # a batch is slowed down, not refused
-        yield each
+async def _counted(body: Body, caller: Reader, read: asyncio.Event) -> AsyncIterator[tuple[str, bytes]]:
+    try:
+        async for each in body.images():
+            await caller.pace()  # a batch is slowed down, not refused
+            yield each
+    finally:
+        read.set()
 
 
 def _item(each: Answer, totals: Counter[str], embeddings: Embeddings, request_id: str) -> dict[str, Any]:
