@@ -211,7 +211,11 @@ class Scheduler:
         return lambda: self._embed_batch(batch)
 
     def _load(self, photo: Photo) -> None:
-        if not photo.future.set_running_or_notify_cancel():
+        with self._changed:
+            if photo not in self._inside:
+                return  # answered since it was taken, e.g. because its deadline passed
+            wanted = photo.future.set_running_or_notify_cancel()
+        if not wanted:
             self._leave(photo, Outcome(error=CancelledError("taken back")))
             return
         if isinstance(photo.source, FaceChips):
@@ -342,6 +346,8 @@ class Scheduler:
         """Answer every photo whose deadline has passed, wherever it waits."""
         now = time.monotonic()
         with self._changed:
+            for batcher in (self._new, self._detect, self._embed):
+                batcher.expire(now)  # it would keep what it gave up for somebody to ask; all of that is inside
             late = [photo for photo in self._inside if photo.deadline is not None and photo.deadline <= now]
         for photo in late:
             self._fail(photo, DeadlineError("the deadline passed before the photo was finished"))

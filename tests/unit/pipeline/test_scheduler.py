@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -164,3 +166,63 @@ def test_drain_waits_for_those_inside(scheduler: Scheduler) -> None:
     assert all(future.done() and future.result().ok for future in futures)
     with pytest.raises(ClosedError):
         scheduler.submit(photo())
+
+
+def test_a_photo_that_expires_while_a_worker_takes_it_up_costs_no_worker(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = scheduler._load
+
+    def expired(taken: Photo) -> None:
+        if taken.deadline is not None:
+            scheduler._fail(taken, DeadlineError("its deadline passed between its being taken and its being loaded"))
+        load(taken)
+
+    monkeypatch.setattr(scheduler, "_load", expired)
+    late = scheduler.submit(photo(deadline=time.monotonic() + 3600))
+    assert isinstance(error(late), DeadlineError)
+    assert scheduler.submit(photo()).result(timeout=10).ok
+
+
+class LaterClock:
+    """The clock an hour and more ahead."""
+
+    perf_counter = staticmethod(time.perf_counter)
+
+    @staticmethod
+    def monotonic() -> float:
+        return time.monotonic() + 7200
+
+
+def test_photos_that_expired_between_stages_are_let_go(
+    scheduler: Scheduler, stages: SlowStages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, read_on = threading.Event(), threading.Event()
+    load = stages.load
+
+    def slow(taken: Photo) -> int:
+        if taken.client == "slow":
+            reading.set()
+            read_on.wait(30)
+        return load(taken)
+
+    stages.load = slow  # type: ignore[method-assign]
+    stages.go.clear()
+    scheduler.submit(photo("first"))
+    while not stages.sizes:
+        time.sleep(0.001)
+    late = photo(deadline=time.monotonic() + 3600)
+    gone, answer = weakref.ref(late), scheduler.submit(late)
+    del late
+    after = scheduler.submit(photo("slow"))
+    stages.go.set()
+    assert reading.wait(10)
+    assert len(scheduler._detect) == 1  # the late one, waiting for company
+    monkeypatch.setattr("facefleet.pipeline.scheduler.time", LaterClock)
+    scheduler._detect.ready(LaterClock.monotonic())  # as a worker asks, before the timer's thread has come to it
+    scheduler._expire()
+    assert isinstance(error(answer), DeadlineError)
+    read_on.set()
+    assert after.result(timeout=10).ok
+    gc.collect()
+    assert gone() is None
