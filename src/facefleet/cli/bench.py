@@ -9,6 +9,7 @@ import typer
 
 from facefleet.cli import bench_compare, bench_model, bench_pipeline, bench_serve, options
 from facefleet.cli.exits import Exit, command
+from facefleet.cli.terminal import terminal
 from facefleet.telemetry import configure_logging
 
 app = typer.Typer(no_args_is_help=True)
@@ -60,10 +61,9 @@ def quick(
     if as_json:
         print(json.dumps(report.as_json() | {"engine": description}))
         return Exit.DONE
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = terminal()
     console.print(f"{report.images_per_s:.1f} images/s, {report.faces_per_s:.1f} faces/s", style="bold")
     console.print(
         f"{report.photos} photos, {report.faces / max(report.images, 1):.2f} faces each, {report.images} images in "

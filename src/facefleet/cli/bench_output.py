@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from facefleet.cli.exits import say
+from facefleet.cli.terminal import terminal
 from facefleet.errors import ConfigError
 
 _OUTPUT = "Output"
@@ -51,15 +52,14 @@ def check_outputs(*files: Path | None) -> None:
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, heading: str = "", left: int = 2) -> None:
     """A table on the terminal, or with tabs in a pipe that is too narrow for it."""
-    from rich.console import Console
     from rich.table import Table
 
     if not rows:
         return
     widths = [max(len(title), *(len(row[index]) for row in rows)) for index, title in enumerate(titles)]
-    console = Console(highlight=False)
+    console = terminal()
     if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, sum(widths) + 2 * len(widths) + 2))
+        console = terminal(width=max(console.width, sum(widths) + 2 * len(widths) + 2))
     table = Table(box=None, title=heading or None, title_justify="left", padding=(0, 1), header_style="dim underline")
     for index, title in enumerate(titles):
         table.add_column(title, justify="left" if index < left else "right", no_wrap=True)
@@ -76,11 +76,11 @@ def progress_line() -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.status import Status
+    from rich.text import Text
 
-    with Status("", console=Console(stderr=True)) as status:
-        yield status.update
+    with Status("", console=terminal(stderr=True)) as status:
+        yield lambda text: status.update(Text(text))
 
 
 def numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import typer
 
 from facefleet.cli import options
 from facefleet.cli.exits import Exit, command
+from facefleet.cli.terminal import terminal
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -26,7 +27,6 @@ def show(
     if as_json:
         print(json.dumps({key: {"value": value, "from": origin} for key, value, origin in loaded.items()}))
         return Exit.DONE
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None)
@@ -37,5 +37,5 @@ def show(
             ", ".join(map(str, value)) if isinstance(value, tuple) else "unset" if value in (None, "") else str(value)
         )
         table.add_row(key, shown, origin, style="" if origin == "default" else "bold")
-    Console().print(table)
+    terminal().print(table)
     return Exit.DONE

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from facefleet import __version__
 from facefleet.cli.exits import Exit, command
+from facefleet.cli.terminal import terminal
 
 _LOW_DISK_BYTES = 2 << 30
 _CONFLICTS = (
@@ -40,7 +41,6 @@ class Finding:
 @command
 def doctor() -> Exit:
     """Check runtimes, devices, threads, conflicting wheels, packs and disk. Ends with 1 if something is wrong."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, show_header=False)
@@ -52,7 +52,7 @@ def doctor() -> Exit:
         table.add_row(finding.topic, finding.text, style="red" if finding.problem else "")
         if finding.problem:
             table.add_row("", f"-> {finding.problem}", style="red")
-    console = Console(highlight=False)
+    console = terminal()
     console.print(table)
     console.print("no problem found" if not problems else f"{problems} problem(s) found", style="bold")
     return Exit.SOME_FAILED if problems else Exit.DONE

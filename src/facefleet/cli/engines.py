@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from facefleet.cli.exits import Exit, command, say
+from facefleet.cli.terminal import terminal
 
 app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="Folder of engines.")]
@@ -17,7 +18,6 @@ Folder = Annotated[Path, typer.Argument(help="Folder of engines.")]
 @command
 def list_engines(folder: Folder = Path("engines")) -> Exit:
     """All engines of a folder."""
-    from rich.console import Console
     from rich.table import Table
 
     from facefleet.models.build.engines import EngineStore
@@ -37,7 +37,7 @@ def list_engines(folder: Folder = Path("engines")) -> Exit:
             f"{engine.bytes / 2**20:.1f}",
             state,
         )
-    Console().print(table)
+    terminal().print(table)
     return Exit.DONE
 
 

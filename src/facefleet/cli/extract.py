@@ -15,6 +15,7 @@ import typer
 
 from facefleet.cli import options
 from facefleet.cli.exits import Exit, command, say
+from facefleet.cli.terminal import terminal
 from facefleet.telemetry import configure_logging
 
 if TYPE_CHECKING:
@@ -185,7 +186,6 @@ def _progress(paths: list[str], chosen: object) -> Iterator[Callable[[Progress],
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -196,7 +196,7 @@ def _progress(paths: list[str], chosen: object) -> Iterator[Callable[[Progress],
         TextColumn("{task.fields[rates]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=terminal(stderr=True), transient=True) as bar:
         task = bar.add_task("photos", total=None, rates="")
         threading.Thread(target=_count, args=(paths, chosen, bar, task), daemon=True).start()
 
@@ -225,7 +225,6 @@ def _count(paths: list[str], chosen: object, bar: object, task: object) -> None:
 
 
 def _report(result: JobSummary, summary: str | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     if summary == "-":
@@ -256,7 +255,7 @@ def _report(result: JobSummary, summary: str | None) -> None:
     )
     for code, count in result.errors.items():
         table.add_row(f"  {code}", str(count), style="red")
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     console.print(table)
     if not result.interrupted:
         console.print(f"faces: {result.output}", highlight=False, soft_wrap=True)

@@ -14,6 +14,7 @@ import typer
 from facefleet.cli import gallery_options as shared
 from facefleet.cli import options
 from facefleet.cli.exits import Exit, command, say
+from facefleet.cli.terminal import terminal
 from facefleet.errors import GalleryError
 from facefleet.telemetry import configure_logging
 
@@ -157,9 +158,8 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=terminal(stderr=True), transient=True) as bar:
         task = bar.add_task("samples", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

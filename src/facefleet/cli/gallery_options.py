@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from facefleet.cli import options
+from facefleet.cli.terminal import terminal
 from facefleet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -143,7 +144,6 @@ def engine_of(
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A plain table on stdout; numbers to the right."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None)
@@ -152,7 +152,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row))
-    console = Console(highlight=False, markup=False)
+    console = terminal()
     if not console.is_terminal:
         console.width = 10_000  # a file or a pipe gets whole lines
     console.print(table)

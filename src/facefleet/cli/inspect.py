@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from facefleet.cli.exits import Exit, command
+from facefleet.cli.terminal import terminal
 
 
 @command
@@ -33,8 +34,8 @@ def inspect(
         )
         print(json.dumps(dataclasses.asdict(report) | {"path": str(model)} | tried))
         return Exit.DONE
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=str(model), show_header=False, title_justify="left", box=None)
     table.add_column(style="bold", no_wrap=True)
@@ -55,17 +56,17 @@ def inspect(
         table.add_row(
             "stale inputs", f"{len(report.stale_inputs)} weights declared as inputs, e.g. {report.stale_inputs[0]}"
         )
-    table.add_row("batch", "free" if not report.fixed_batch else "[yellow]not free as published[/yellow]")
+    table.add_row("batch", "free" if not report.fixed_batch else Text("not free as published", "yellow"))
     for reason in report.fixed_batch[:12]:
         table.add_row("", reason)
     if len(report.fixed_batch) > 12:
         table.add_row("", f"and {len(report.fixed_batch) - 12} more")
     if trial is not None:
-        table.add_row("largest batch run", str(trial.verified) if trial.verified else "[yellow]none[/yellow]")
+        table.add_row("largest batch run", str(trial.verified) if trial.verified else Text("none", "yellow"))
         if trial.reason:
             table.add_row("", f"above it fails {trial.node}: {trial.reason}" if trial.node else trial.reason)
     table.add_row("operators", ", ".join(f"{name} {count}" for name, count in report.operators.items()))
-    Console(highlight=False).print(table)
+    terminal().print(table)
     return Exit.DONE
 
 

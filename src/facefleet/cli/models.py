@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from facefleet.cli.exits import Exit, command, say
+from facefleet.cli.terminal import terminal
 
 if TYPE_CHECKING:
     from facefleet.packs import Store
@@ -29,22 +30,21 @@ def _store() -> Store:
 @command
 def list_packs() -> Exit:
     """All packs."""
-    from rich.console import Console
     from rich.table import Table
 
     store = _store()
     table = Table(box=None)
     table.add_column("pack", no_wrap=True)
-    for title in ("state", "commercial use", "license", "what"):
-        table.add_column(title)
+    table.add_column("installed", no_wrap=True)
+    table.add_column("commercial", no_wrap=True)
+    table.add_column("networks; license", overflow="fold")
     for name in store.names():
         status = store.status(name)
-        state = "installed" if status.installed else "not installed"
-        if not status.accepted:
-            state += ", license not accepted"
         manifest = status.manifest
-        table.add_row(name, state, "yes" if manifest.commercial_use else "no", manifest.license, manifest.description)
-    Console().print(table)
+        use = "yes" if manifest.commercial_use else "no, accepted" if status.accepted else "no"
+        what = f"{manifest.description}; {manifest.license}"
+        table.add_row(name, "yes" if status.installed else "no", use, what)
+    terminal().print(table)
     return Exit.DONE
 
 

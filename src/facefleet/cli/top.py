@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from facefleet.cli.exits import Exit, command
+from facefleet.cli.terminal import terminal
 from facefleet.errors import ConfigError
 from facefleet.telemetry.recording import Look, StatusRecorder, read_recording
 from facefleet.telemetry.status import Rates, Status, WorkerLoad, WorkerRates, rates, read_statuses, status_folder
@@ -71,10 +72,8 @@ def _watched(watch: _Watch, interval: float, *, once: bool, as_json: bool) -> Ex
         if as_json:
             _print_json(watch, interval, once=once)
         elif once or not sys.stdout.isatty():
-            from rich.console import Console
-
             watch.wait(interval)
-            console = Console(highlight=False)
+            console = terminal()
             console.print(_view(watch, console.width))
         else:
             _live(watch, interval)
@@ -95,11 +94,9 @@ def _replayed(looks: list[Look], speed: float, *, once: bool, as_json: bool) -> 
         elif sys.stdout.isatty() and not once:
             _live_replay(watch, looks, speed)
         else:
-            from rich.console import Console
-
             for look in looks:
                 watch.take(look.statuses, look.at)
-            console = Console(highlight=False)
+            console = terminal()
             console.print(_view(watch, console.width))
     except KeyboardInterrupt:
         pass
@@ -107,10 +104,9 @@ def _replayed(looks: list[Look], speed: float, *, once: bool, as_json: bool) -> 
 
 
 def _live_replay(watch: _Watch, looks: list[Look], speed: float) -> None:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
+    console = terminal()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for number, look in enumerate(looks):
             watch.take(look.statuses, look.at)
@@ -179,10 +175,9 @@ def _as_json(status: Status, rate: Rates) -> Mapping[str, Any]:
 
 
 def _live(watch: _Watch, interval: float) -> None:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
+    console = terminal()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(_view(watch, console.width), refresh=True)

@@ -16,6 +16,7 @@ import typer
 from facefleet.cli import options
 from facefleet.cli.exits import Exit, command, one_of, say
 from facefleet.cli.extract import stopping
+from facefleet.cli.terminal import terminal
 from facefleet.errors import ConfigError, FacefleetError
 from facefleet.telemetry import configure_logging
 
@@ -229,16 +230,15 @@ def _progress() -> Iterator[Callable[[str], Callable[[VideoProgress], None] | No
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[rates]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=terminal(stderr=True), transient=True) as bar:
 
         def begin(name: str) -> Callable[[VideoProgress], None]:
             task = bar.add_task(Path(name).name, total=None, rates="")
@@ -308,8 +308,8 @@ def _write_summary(text: str, summary: str | None) -> None:
 
 
 def _report(results: dict[str, VideoResult | FacefleetError], summary: str | None) -> Exit:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -322,26 +322,26 @@ def _report(results: dict[str, VideoResult | FacefleetError], summary: str | Non
         short = Path(name).name
         if isinstance(result, FacefleetError):
             rows.append({"input": name, "error": result.code, "message": result.message})
-            table.add_row(short, *[""] * 6, f"[red]{result.code}[/red]")
+            table.add_row(short, *[""] * 6, Text(result.code or "", "red"))
             continue
         good += 1
         rows.append(result.as_json())
-        said = "ok"
+        said = Text("ok")
         if result.failed_frames:
-            said = f"[red]{sum(result.failed_frames.values())} frames failed[/red]"
+            said = Text(f"{sum(result.failed_frames.values())} frames failed", "red")
         if result.damage:
-            said = "[yellow]damaged[/yellow]"
+            said = Text("damaged", "yellow")
             notes.append(f"{short}: {result.damage}")
         if result.interrupted:
-            said = "stopped: run it again to go on"
-        problems += said != "ok"
+            said = Text("stopped: run it again to go on")
+        problems += said.plain != "ok"
         numbers = (result.frames, result.faces, len(result.tracks), result.persons, result.embedded)
         table.add_row(short, *map(str, numbers), f"{result.seconds:.1f}", said)
         notes.append(f"{short}: {result.output}")
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print(table)
+    console = terminal(stderr=True)
+    console.print(table, soft_wrap=True)
     for note in notes:
-        console.print(note, markup=False)
+        console.print(note, soft_wrap=True)
     _write_summary(json.dumps(rows, ensure_ascii=False), summary)
     if not good:
         return Exit.NOTHING_DONE

@@ -67,6 +67,12 @@ class TestExtract:
         assert [entry["status"] for entry in failed] == ["failed_permanent"]
         assert len(out.read_text().splitlines()) == 2
 
+    def test_names_with_brackets_are_printed_as_they_are(self, photos: Path, tmp_path: Path) -> None:
+        out = tmp_path / "[red]faces[0].parquet"
+        result = run("extract", photos, "-o", out)
+        assert result.exit_code == 0, result.output
+        assert str(out) in result.stderr.replace("\n", "")
+
     def test_all_fail(self, tmp_path: Path) -> None:
         (tmp_path / "x.jpg").write_bytes(b"nonsense")
         assert run("extract", tmp_path / "x.jpg", "-o", tmp_path / "f.parquet").exit_code == 3
