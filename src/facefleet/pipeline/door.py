@@ -54,7 +54,7 @@ class Door:
                     return
                 except QueueFullError as error:
                     if not wait:
-                        if self._answers is not None:
+                        if self._answers is not None and photo.counted:
                             self._answers.answered(error)
                         raise
                     self._room.wait()
@@ -80,7 +80,7 @@ class Door:
         """Let a photo out with its answer; exactly once for each that came in."""
         error = outcome.error
         served = not isinstance(error, (DeadlineError, ClosedError, CancelledError))
-        if self._answers is not None:
+        if self._answers is not None and photo.counted:
             faces = 0 if outcome.value is None else len(outcome.value)
             self._answers.answered(error, faces=faces, seconds=time.perf_counter() - photo.accepted_at)
             self.images += error is None

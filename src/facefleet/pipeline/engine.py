@@ -154,6 +154,7 @@ class Engine:
         timeout_s: float | None = None,
         client: Hashable = None,
         wait: bool = True,
+        counted: bool = True,
     ) -> Future[Outcome[Faces]]:
         """As `analyze`, without waiting for the answer; waits only while the pipeline is full.
 
@@ -165,6 +166,7 @@ class Engine:
             timeout_s: From then on nothing more is done for it; its outcome is a `DeadlineError`.
             client: Whose it is: no client can fill the pipeline alone. None: nobody's in particular.
             wait: Whether to wait for room; else a full pipeline refuses at once.
+            counted: Whether its answer shows in the metrics of images; false for a probe of yours.
 
         Returns:
             A future whose result is an `Outcome`; it gets no exception. It may be cancelled while it has not started.
@@ -173,7 +175,7 @@ class Engine:
             QueueFullError: There is no room and `wait` is false; `retry_after_s` says when to come again.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        photo = Photo(image, chips, embed, priority, deadline, client)
+        photo = Photo(image, chips, embed, priority, deadline, client, counted)
         while True:
             running = self._started()
             try:

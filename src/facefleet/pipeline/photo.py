@@ -33,6 +33,7 @@ class Photo:
         priority: Who goes first.
         deadline: On the monotonic clock; from then on nothing more is done for it.
         client: Whose it is, for a fair share of the room; None: nobody's.
+        counted: Whether its answer shows in the metrics of images; a probe's does not.
         by_host: Whether only its networks run on the device: the device's own way was not for it.
     """
 
@@ -43,6 +44,7 @@ class Photo:
     priority: Priority = Priority.BULK
     deadline: float | None = None
     client: Hashable = None
+    counted: bool = True
     name: str = ""
     future: Future[Outcome[Faces]] = field(default_factory=Future)
     # the door and the scheduler, on entry

@@ -245,7 +245,7 @@ class Service:
         async with self._drawing:
             return await asyncio.to_thread(_drawn, data, faces, self.engine.settings)
 
-    def _submit(self, image: ImageSource | FaceChips, ask: Ask) -> Future[Outcome[Faces]]:
+    def _submit(self, image: ImageSource | FaceChips, ask: Ask, *, counted: bool = True) -> Future[Outcome[Faces]]:
         if self.state not in ("ready", "draining"):
             raise NotReadyError(f"the server is {self.state}", hint="try again in a moment")
         left_s = ask.left_s
@@ -259,6 +259,7 @@ class Service:
             timeout_s=left_s,
             client=ask.client,
             wait=False,
+            counted=counted,
         )
 
     async def _enter(
@@ -310,14 +311,14 @@ class Service:
                 continue
             try:
                 ask = Ask(timeout_s=_STALL_S)
-                await self._finish(self._submit(_probe_picture(), ask), ask)
+                await self._finish(self._submit(_probe_picture(), ask, counted=False), ask)
             except FacefleetError as error:
                 _log.warning("not ready, and the probe failed too: %s", error)
 
     def _warm(self) -> None:
         pictures = [_probe_picture()] * max(1, min(16, self.engine.settings.batch.embed))
-        for outcome in self.engine.map(pictures):
-            outcome.unwrap()
+        for future in [self.engine.submit(picture, counted=False) for picture in pictures]:
+            future.result().unwrap()
 
     def _facts(self) -> dict[str, Any]:
         manifest = self.engine.manifest
